@@ -25,7 +25,8 @@ impl Base {
     }
 }
 
-/// The bytes of a page, for all whose kernels have it so. It counts once, for as long as one of them needs it.
+/// The bytes of a page, shared by all sessions whose kernels have this version. Counted once, as long as one of
+/// them needs it.
 #[derive(Debug)]
 struct PageCopy {
     bytes: Vec<u8>,
@@ -121,9 +122,9 @@ impl DataLeases {
         self.base_bytes() + one <= limits::DATA_BASE_BYTES_HARD_MAX
     }
 
-    /// There are too many copies: who has been asked longest of those for whom there are some is waited for no longer. Whether there
-    /// was such a one. Whoever is asked by this very change has had no time to answer, and what `by` writes back is based on its own
-    /// copies; one that waits itself is the last to go.
+    /// There are too many copies: the holder that was asked longest ago, of those with copies, is fenced.
+    /// Returns whether there was one. A holder that is asked by this very change has had no time to answer, and
+    /// what `by` writes back is based on its own copies; a holder that itself waits goes last.
     pub(super) fn fence_for_room(&mut self, by: SessionId, now: u64) -> bool {
         let may_go = |pending: &&Pending| {
             let of_holder = (pending.place, pending.holder, 0)..=(pending.place, pending.holder, u64::MAX);
@@ -152,7 +153,8 @@ impl DataLeases {
             return Ok(());
         }
         let pages = whole_pages(range);
-        // Whoever has a lease, or had one when the pages were recalled, has got it in this life, or was asked before they changed.
+        // A session that has a lease, or had one when the pages were recalled, got it in this life, or was
+        // asked before they changed.
         let has_had = self.has_lease(place, session) || self.is_recalled(place, session, pages);
         let is_late = || self.is_fenced(place, session) || self.returning.is_worthless(place, session);
         let unknown = self.unknown.meets(place, session, pages) || (!has_had && is_late());

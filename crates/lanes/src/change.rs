@@ -12,7 +12,7 @@ pub enum LaneChange {
     Begun {
         /// The lane.
         lane: LaneId,
-        /// The newest generation it has heard of.
+        /// The newest generation that it has received.
         generation: Generation,
         /// Set when it begins on a server that does not have the file's older bytes.
         loss: Option<Loss>,
@@ -38,7 +38,7 @@ pub enum LaneChange {
         /// The number of the handover.
         number: u64,
     },
-    /// Handovers up to this one are over.
+    /// Handovers up to this one have ended.
     HandoversOver {
         /// The lane.
         lane: LaneId,
@@ -71,7 +71,7 @@ pub enum LaneChange {
     CellChanged {
         /// What is stored.
         cell: CellStore,
-        /// Who changes it.
+        /// The session that changes it.
         session: SessionId,
         /// The change.
         sequence: Sequence,
@@ -129,8 +129,8 @@ pub enum StoreStep {
 }
 
 impl StoreStep {
-    /// Whether it gives memory back: it is done before its record is written, which may need that memory. A process
-    /// that dies between them is told again by the file's home.
+    /// Whether it gives memory back: it is done before its record is written, which may need that memory. If a
+    /// process dies between the two, the file's home sends the message again.
     #[must_use]
     pub fn frees_memory(self) -> bool {
         !matches!(self, StoreStep::Cell(_))
@@ -165,8 +165,8 @@ impl LaneChange {
 /// What follows from a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneEffect {
-    /// Bytes of a lane are others now: whoever waits for that hears of it, and the time of a file that a kernel has
-    /// tells of nothing that this server did.
+    /// The bytes of a lane have changed: sessions that wait for that are notified; and the time of a file that
+    /// a kernel has does not show anything that this server did.
     Changed {
         /// The lane.
         lane: LaneId,

@@ -6,7 +6,7 @@ fn zeros(range: ByteRange) -> Result<Vec<u8>> {
     Ok(vec![0; range.length() as usize])
 }
 
-/// Copies for as many holders as there may be, each of a file of its own, who were asked one after the other.
+/// Copies for as many holders as there may be, each of a file of its own, that were asked one after the other.
 fn full_of_copies(holders: usize) -> DataLeases {
     let mut leases = DataLeases::default();
     let each =
@@ -31,7 +31,8 @@ fn file_of(holder: usize) -> Place {
 fn copies_of_pages_have_a_limit_also_where_kernels_write_back() {
     const HOLDERS: usize = 8;
     let mut leases = full_of_copies(HOLDERS);
-    // Somebody has more to drop: the one that was asked first is waited for no longer, and the others' stores are kept.
+    // Another session has more to drop: the holder that was asked first is waited for no longer, and the
+    // others' stores are kept.
     let (now, more) = (100, ByteRange { start: 1 << 30, end: (1 << 30) + 16 * PAGE_BYTES });
     let waits =
         leases.before_change(file_of(3), session(HOLDERS), more, Change::Write, &mut zeros, now).unwrap();
@@ -58,7 +59,7 @@ fn who_writes_back_is_not_given_up_for_what_that_takes() {
     leases.before_change(file_of(7), session(0), more, Change::Write, &mut zeros, 100).unwrap();
     assert!(!leases.is_fenced(file_of(0), session(0)));
     assert!(leases.is_fenced(file_of(1), session(1)));
-    // A session that is given up while it writes back gets no lease for it.
+    // A session that is fenced while it writes back gets no lease for it.
     leases.wrote_back(file_of(1), session(1), 0, &[1; 4096], 101);
     assert!(!leases.has_lease(file_of(1), session(1)));
 }

@@ -1,20 +1,22 @@
-//! Leases on bytes: whose kernels may keep pages of what, and what those pages were when the kernel got them.
+//! Leases on bytes: which sessions' kernels may keep pages of what, and what those pages were when the kernel
+//! got them.
 //!
-//! A session that reads bytes for its kernel's pages gets a lease on the whole place (a lane, or the bytes that live
-//! with an inode). Somebody else who changes some of these bytes *recalls* the lease on them: the holder writes back what
-//! programs have stored, drops the pages, and acknowledges. The change is made at once; its answer waits for the
-//! acknowledgements, so that when it is back nobody reads older bytes. What was recalled is a hole of the lease, until
-//! the holder reads it anew. A lease may always seem larger than what the kernel has: that costs a recall and
-//! nothing else.
+//! A session that reads bytes for its kernel's pages gets a lease on the whole place (a lane, or the bytes that
+//! live with an inode). When another session changes some of these bytes, the lease on them is *recalled*: the
+//! holder writes back what programs have stored, drops the pages, and acknowledges. The change is made at once;
+//! its answer waits for the acknowledgements, so that once it has arrived no client reads older bytes. What was
+//! recalled is a hole of the lease, until the holder reads it anew. A lease may always seem larger than what
+//! the kernel has: that costs a recall and nothing else.
 //!
-//! Pages that come back by a write-back have their programs' stores in them, and around them what the kernel was given:
-//! their *base*. Only what differs from the base is written, so that stores of several machines to bytes of one page
-//! all survive. The base is what the place has, except after somebody else's change: then the bytes of before are
-//! kept here, for each holder, until it has acknowledged or reads the page anew. A write-back is never made to wait: its
-//! kernel holds the page, and drops wait for that.
+//! Pages that come back by a write-back have their programs' stores in them, and around them what the kernel
+//! was given: their *base*. Only what differs from the base is written, so that stores of several machines to
+//! bytes of one page all survive. The base is what the place has, except after a change by another session:
+//! then the previous bytes are kept here, for each holder, until it has acknowledged or reads the page anew. A
+//! write-back never waits: its kernel holds the page, and dropping the page waits for the write-back.
 //!
-//! A holder that does not acknowledge in time is *fenced*: nobody waits for it any longer, it has lost its lease, and
-//! what it writes back there is refused until it has acknowledged. All of this is lost with the process.
+//! A holder that does not acknowledge in time is *fenced*: no caller waits for it any longer, it has lost its
+//! lease, and what it writes back there is refused until it has acknowledged. All of this is lost with the
+//! process.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +67,7 @@ pub type ReadNow<'a> = &'a mut dyn FnMut(ByteRange) -> Result<Vec<u8>>;
 pub enum Change {
     /// They become others.
     Write,
-    /// They have become others already, by stores into the memory itself: nobody knows what was there before.
+    /// They have changed already, by stores into the memory itself: the previous bytes are not known.
     Stored,
     /// They become zeros, or are no part of the file any more; what programs have stored there goes with them.
     Erase,
@@ -91,17 +93,17 @@ pub struct DataLeases {
     at: BTreeMap<Place, BTreeSet<u64>>,
     of: BTreeMap<SessionId, BTreeSet<u64>>,
     last_number: u64,
-    /// How often somebody was asked, or was given up.
+    /// How often a holder was asked, or was fenced.
     told: u64,
     /// What pages are based on, where that is not what the place has now.
     bases: BTreeMap<(Place, SessionId, u64), Base>,
     /// How many copies of pages these have among them.
     copies: Rc<Cell<usize>>,
-    /// In a life that follows one that had given leases: who had some, and may have pages still.
+    /// In a life that follows one that had given leases: the sessions that had some, and may have pages still.
     returning: Returning,
-    /// What the next life has to know, and was not told to the log.
+    /// What the next life has to know, and has not been logged yet.
     news: Vec<News>,
-    /// What it knows when it has been told that.
+    /// What it knows once that has been logged.
     outdated: Outdated,
     /// Pages whose base is not known.
     unknown: Unknown,
@@ -132,7 +134,7 @@ struct Pending {
     owned: RangeSet,
     /// It is about pages from the server's last life: others may have changed them since the holder got them.
     of_before: bool,
-    /// When what is left of it was told again last, or it began.
+    /// When what is left of it was recalled again last, or it began.
     retold: u64,
     /// What was dropped by later recalls.
     dropped: RangeSet,
@@ -203,7 +205,7 @@ impl DataLeases {
         self.settle(place, session);
     }
 
-    /// Whether somebody else has a lease on some of these bytes, or has yet to drop them.
+    /// Whether another session has a lease on some of these bytes, or has yet to drop them.
     #[must_use]
     pub fn others_hold(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
         let pages = whole_pages(range);
@@ -219,7 +221,7 @@ impl DataLeases {
         self.leases.get(&place).is_some_and(|leases| leases.contains_key(&session))
     }
 
-    /// Whether nobody has a lease, and nobody is waited for.
+    /// Whether no session has a lease, and no recall is waited for.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.leases.is_empty() && self.recalls.is_empty() && self.owners.is_idle()
@@ -245,7 +247,7 @@ impl DataLeases {
         self.owners.end_session(session);
     }
 
-    /// A place is gone for ever, and nobody has its file open.
+    /// A place is gone for ever, and no session has its file open.
     pub fn forget(&mut self, place: Place) {
         for number in self.numbers_at(place) {
             self.end_recall(number);
@@ -259,7 +261,8 @@ impl DataLeases {
         self.fought.forget(place);
     }
 
-    /// One page is taken from somebody. Where there are more, nobody fights for one.
+    /// One page is taken from a session. A change of several pages is not counted: it is not a fight for one
+    /// page.
     fn note_fight(&mut self, place: Place, from: SessionId, pages: ByteRange, now: u64) {
         if pages.length() == PAGE_BYTES {
             self.fought.note(place, pages.start / PAGE_BYTES, from, now);
@@ -286,8 +289,8 @@ impl DataLeases {
         self.given += 1;
     }
 
-    /// Makes room: somebody loses a lease that is not asked for, at one place after the other. Its recall is as long as a lease
-    /// would be.
+    /// Makes room: a session loses a lease that no change has asked for, at one place after the other. Its recall
+    /// covers the whole place, as the lease did.
     fn recall_next(&mut self, now: u64) {
         let behind = self.evicted.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.leases.range((behind, Bound::Unbounded)).next().or_else(|| self.leases.iter().next());
@@ -308,8 +311,9 @@ impl DataLeases {
         }
     }
 
-    /// A lease that has too many holes gets one less: it seems larger than it is. But not where somebody waits for such a hole: he
-    /// would have it made for ever. Then the holder drops what lies between two of them, if it is not `kept`.
+    /// A lease that has too many holes gets one less: it seems larger than it is. But not where a claim waits
+    /// for such a hole: the hole would be made for ever. Then the holder drops what lies between two holes, if
+    /// it is not `kept`.
     fn limit_holes(&mut self, place: Place, holder: SessionId, kept: ByteRange, now: u64) {
         let mut claimed = None;
         while let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {

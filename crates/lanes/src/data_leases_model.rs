@@ -1,4 +1,5 @@
-//! Mounts that load, store and write at random, with a server that dies: no store is lost, and what a write has told of is seen.
+//! Mounts that load, store and write at random, with a server that dies: no store is lost, and a write that was
+//! answered is visible.
 
 use proptest::prelude::*;
 use ramlace_base::ErrorKind;
@@ -75,7 +76,7 @@ enum Step {
     Arrive(usize),
     /// The server's process dies, and another one begins.
     Die,
-    /// A mount has heard of that, and has dropped all.
+    /// A mount has received that, and has dropped all.
     Return(usize),
 }
 
@@ -242,7 +243,7 @@ impl World {
         let Some((page, bytes)) = self.backs[mount].take() else { return };
         if let Err(error) = self.place.write_back(mount, page, &bytes) {
             assert!(self.lives > 1 && error.kind() == ErrorKind::Stale, "{error}");
-            // Its programs hear that what they stored is lost. What they wrote is not.
+            // Its programs learn that what they stored is lost. What they wrote is not.
             let start = whole(page).start as usize;
             let left = self.place.bytes[start + byte_of(mount)];
             let age = |value: u8| self.last[mount][page].wrapping_sub(value);
@@ -289,7 +290,7 @@ impl World {
         self.calls[mount] = Some(call);
     }
 
-    /// The mount does what it is told, and says so later: meanwhile its programs go on.
+    /// The mount drops what was recalled, and acknowledges later: meanwhile its programs continue.
     fn drop_pages(&mut self, mount: usize) {
         let above = self.dropped[mount].last().copied().unwrap_or(0);
         for recall in self.place.leases.unacknowledged(session(mount), above) {

@@ -86,7 +86,7 @@ fn what_a_kernel_has_written_through_is_recalled_from_it_however_it_came() {
     let waits = place.change(session(1), 0, &[1]);
     place.leases.acknowledge(session(0), &waits, &[]);
     assert_eq!(place.change(session(1), 0, &[2]).len(), 0, "it has dropped them");
-    // A large write goes to its place as it arrives: nobody has its bytes at hand.
+    // A large write goes to its place as it arrives: its bytes are never in memory at once.
     place.leases.wrote_through(FILE, session(0), whole(0), &[], 0);
     assert_eq!(place.change(session(1), 0, &[3]).len(), 1);
 }
@@ -271,7 +271,7 @@ fn who_asks_for_a_lease_and_reads_nothing_changes_no_base() {
     place.leases.acknowledge(session(0), &told, &[]);
     assert!(!place.leases.keep_whole(FILE, session(0), 0));
     assert!(place.leases.keep_whole(FILE, session(0), 0));
-    // Somebody who had none has all of it, and hears of changes.
+    // A session that had no lease has all of it, and is notified of changes.
     assert!(!place.leases.keep_whole(FILE, session(2), 0));
     assert_eq!(place.change(session(1), 5, &[6]).len(), 2);
 }

@@ -20,13 +20,13 @@ pub(super) struct Fought {
 /// What is known of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fight {
-    /// How often it was taken from somebody.
+    /// How often it was taken from a session.
     pub changes: u64,
     /// When it was first.
     pub first: u64,
     /// When it was last.
     pub last: u64,
-    /// From whom; the last few.
+    /// The sessions it was taken from; the last few.
     pub sides: Vec<SessionId>,
 }
 

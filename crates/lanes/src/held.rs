@@ -1,4 +1,5 @@
-//! What is told of leases on bytes to people: who has what, who waits for whom, and which pages change sides.
+//! What is shown to people about leases on bytes: which session has what, which waits for which, and which
+//! pages change owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +15,9 @@ use crate::watches::Place;
 pub struct Held {
     /// Which.
     pub place: Place,
-    /// Who may have pages.
+    /// The sessions that may have pages.
     pub holders: BTreeMap<SessionId, Has>,
-    /// Who waits, in order.
+    /// The claims that wait, in order.
     pub waits: Vec<Waits>,
     /// Pages by their first byte, those first that are taken most often.
     pub fought: Vec<(u64, Fight)>,
@@ -40,13 +41,13 @@ pub struct Has {
 /// A claim that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Whose it is.
+    /// The session of the claim.
     pub session: SessionId,
     /// What for.
     pub wish: Wish,
     /// Which bytes.
     pub range: ByteRange,
-    /// For whom.
+    /// The sessions it waits for.
     pub blockers: BTreeSet<SessionId>,
 }
 
@@ -88,7 +89,7 @@ impl DataLeases {
         Held { place, holders, waits: self.waits_at(place), fought }
     }
 
-    /// Claims of which somebody is in the way.
+    /// Claims that another session blocks.
     fn waits_at(&self, place: Place) -> Vec<Waits> {
         let waits = self.owners.claims_at(place).map(|(asked, ticket)| {
             let pages = asked.range;

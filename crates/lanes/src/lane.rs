@@ -10,25 +10,26 @@ use crate::residency::{Loss, Residency};
 /// What of a lane outlives the process. A lane is *known* from its first write on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
-    /// The newest generation it has heard of.
+    /// The newest generation that it has received.
     pub generation: Generation,
     /// Set when the lane began on a server that does not have the file's older bytes.
     pub loss: Option<Loss>,
-    /// Kernels have its file since this handover, which was the last: then it has no holes. 0: none has it.
+    /// Kernels have its file since this handover, which was the last: then it has no holes. 0: no kernel has
+    /// it.
     pub handover: u64,
-    /// Handovers up to this one are over, whenever a message says otherwise.
+    /// Handovers up to this one have ended, even if a late message says otherwise.
     pub handovers_over: u64,
 }
 
-/// How a request's generation stands to a lane's. One that differs shows that one side has not heard of a truncation
-/// (`docs/records/generations.md`).
+/// How a request's generation stands to a lane's. One that differs shows that one side has not received a
+/// truncation (`docs/records/generations.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The lane has had no write yet.
     Unknown,
     /// Both agree.
     Current,
-    /// The requester knows of a truncation that the lane has not heard of.
+    /// The requester knows of a truncation that the lane has not received.
     Behind,
 }
 
@@ -77,7 +78,7 @@ impl Lane {
         if number > self.handovers_over {
             return Ok(());
         }
-        // It comes late: whoever sent it has given up.
+        // It comes late: its sender has stopped waiting.
         Err(Error::new(ErrorKind::Unsupported, format!("handover {number} of lane {id} is over")))
     }
 

@@ -49,7 +49,7 @@ fn who_does_not_drop_pages_of_before_in_time_loses_what_it_stored_where_others_w
     assert_eq!(end, limits::DATA_RECALL_MILLIS);
     assert!(place.leases.pass(end));
     assert_eq!(place.write_back(0, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
-    // Elsewhere nobody has changed anything.
+    // Elsewhere nothing has changed.
     let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
     place.leases.stored((InodeId(71), None), session(0), 0, &page, read, end).unwrap();
     assert_eq!(place.bytes[5..10], [7, 0, 0, 0, 0]);
@@ -72,7 +72,8 @@ fn who_was_asked_for_too_many_places_of_before_has_nothing_that_counts() {
         leases.keep(last, session(0), whole(2), 0);
         leases.check_base(last, session(0), whole(2)).unwrap();
     }
-    // So it is in the next life: what others changed at places where it was not asked no log could tell.
+    // So it is in the next life: changes by others at places where this session was not asked could not be
+    // logged.
     let mut log = Outdated::default();
     leases.take_news().iter().for_each(|news| log.note(news));
     let mut next = next_life(&[0]);
@@ -100,7 +101,7 @@ fn what_the_log_could_not_be_told_yet_is_told_when_there_is_more_of_it() {
     assert_eq!(place.leases.take_news(), told);
 }
 
-/// A change of a place by somebody who was not there before: whom it waits for.
+/// A change of a place by a session that was not there before: the recalls it waits for.
 fn change_at(leases: &mut DataLeases, place: Place, now: u64) -> Vec<u64> {
     let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
     leases.before_change(place, session(1), whole(0), Change::Write, read, now).unwrap()
@@ -128,7 +129,7 @@ fn who_says_nothing_is_waited_for_once_for_all_that_it_had_before() {
     leases.check_base(place(73), session(0), whole(0)).unwrap();
     assert!(leases.take_news().iter().any(|news| matches!(news,
         News::Outdated { place: at, session: of, .. } if *at == place(72) && *of == session(0))));
-    // It comes back, and drops all that it is told to.
+    // It comes back, and drops all that is recalled.
     let told: Vec<u64> = leases.unacknowledged(session(0), 0).iter().map(|recall| recall.number).collect();
     leases.acknowledge(session(0), &told, &[]);
     assert!(leases.has_returned(session(0)));
@@ -170,7 +171,7 @@ fn who_is_there_again_after_it_was_late_is_waited_for_and_keeps_what_it_got_in_t
     leases.pass(limits::DATA_RECALL_MILLIS);
     assert!(!leases.is_waited(stuck[0]));
     assert!(leases.is_waited(of_this_life[0]), "its time has just begun");
-    // What it has read in this life is recalled as from anybody, also by a change that finds it mute.
+    // What it has read in this life is recalled as from any session, also by a change that finds it mute.
     let again = change_at(&mut leases, place(71), limits::DATA_RECALL_MILLIS);
     assert!(again.iter().all(|number| leases.is_waited(*number)) && !again.is_empty());
     leases.check_base(place(71), session(0), whole(0)).unwrap();
@@ -295,7 +296,7 @@ fn so_are_those_of_a_strict_mount_though_it_had_them_alone_once() {
     let mut page = vec![0; PAGE_BYTES as usize];
     page[9] = 9;
     assert_eq!(place.write_back(0, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
-    // Nobody has changed these: what it has got in this life, and what it had before.
+    // These were not changed: what it has got in this life, and what it had before.
     place.write_back(0, 2, &page).unwrap();
     place.write_back(0, 1, &page).unwrap();
     let behind = PAGE_BYTES as usize;

@@ -1,4 +1,4 @@
-//! What the log is told before pages change that a session has yet to drop, and when it has dropped them.
+//! What is logged before pages change that a session has yet to drop, and when it has dropped them.
 
 use ramlace_base::{ByteRange, SessionId, limits};
 
@@ -9,19 +9,19 @@ use crate::ranges::RangeSet;
 use crate::watches::Place;
 
 impl DataLeases {
-    /// What the log has not been told yet.
+    /// What has not been logged yet.
     pub fn take_news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
     }
 
-    /// The log could not be told: it is to be, before anything else.
+    /// Logging has failed: these are to be logged first.
     pub fn put_news_back(&mut self, mut news: Vec<News>) {
         news.append(&mut self.news);
         self.news = news;
     }
 
-    /// Whether the log may be told such news later, when it could not be told them now: until then its next life believes less than it
-    /// might.
+    /// Whether such news may be logged later, when it could not be logged now: until then the next life keeps
+    /// fewer pages than it might.
     pub fn may_wait(&mut self, news: &News) -> bool {
         let still = match *news {
             News::Dropped { place, session, pages } => News::Outdated { place, session, pages },

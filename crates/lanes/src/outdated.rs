@@ -1,5 +1,6 @@
-//! What the server's next life has to know of pages: those that others have changed, and that their holder has yet to drop. What that kernel
-//! writes back of them then cannot be told from what was there before the change.
+//! What the server's next life has to know of pages: those that others have changed, and that their holder has
+//! yet to drop. What that kernel writes back of them then cannot be distinguished from what was there before
+//! the change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +9,14 @@ use ramlace_base::{ByteRange, SessionId, limits};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
-/// Something that the log is to be told, in this order, before bytes change.
+/// Something to be logged, in this order, before bytes change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// Pages are about to change that a session has been asked to drop, and has not.
     Outdated {
         /// Where they are.
         place: Place,
-        /// Who has them.
+        /// The session that has them.
         session: SessionId,
         /// Which.
         pages: ByteRange,
@@ -24,19 +25,19 @@ pub enum News {
     Dropped {
         /// Where they were.
         place: Place,
-        /// Who had them.
+        /// The session that had them.
         session: SessionId,
         /// Which.
         pages: ByteRange,
     },
     /// Others change what a session may have from a life before, and it is not asked to drop that: it was asked for too much.
     Worthless {
-        /// Who.
+        /// Which session.
         session: SessionId,
     },
     /// It has none of that any more.
     Returned {
-        /// Who.
+        /// Which session.
         session: SessionId,
     },
 }

@@ -1,18 +1,20 @@
-//! Pages that lie in one kernel alone: what strict mounts ask for, and who waits for whom.
+//! Pages that lie in one kernel alone: what strict mounts ask for, and which session waits for which.
 //!
-//! A page that programs of a strict mount may store into is *owned*: no other kernel has it, so that a store is seen by
-//! every load that comes after it. Whoever wants bytes at a place where a strict mount is makes a *claim*, and claims of the
-//! same pages are served in the order in which they came. A claim is granted when nobody has the pages any more who must not: they are
-//! recalled and waited for.
+//! A page that programs of a strict mount may store into is *owned*: no other kernel has it, so that a store is
+//! seen by every load that comes after it. A session that wants bytes at a place with a strict mount makes a
+//! *claim*, and claims of the same pages are served in the order in which they came. A claim is granted when
+//! all sessions that must not have the pages have dropped them: the pages are recalled, and the claim waits.
 //!
-//! A kernel that reads a page has none of it, and what programs stored there before is written back. So whoever waits with a
-//! claim for a page of its own is not waited for by others: its drop of that page waits for the very same claim. That is
-//! what keeps two machines that want one page from waiting for each other. For the same reason only single pages are waited for
-//! when they are to be owned: a kernel that holds one page while it waits for the next would close a cycle.
+//! A kernel that reads a page has none of it, and what programs stored there before is written back. So other
+//! claims do not wait for a session that itself waits with a claim for the same page: its drop of that page
+//! waits for the very same claim. This keeps two machines that want one page from waiting for each other. For
+//! the same reason a claim waits only for single pages that are to be owned: a kernel that holds one page while
+//! it waits for the next would close a cycle.
 //!
-//! What lies together is recalled as one, and a kernel drops it in order: it stops at a page that it reads. Somebody may wait for a
-//! page behind that, and be waited for by the reader. So what is left of such a recall is recalled again without that page
-//! ([`DataLeases::retell`]), and what is dropped by a later recall is dropped by the earlier ones, too.
+//! Adjacent pages are recalled as one range, and a kernel drops it in order: it stops at a page that it reads.
+//! Another session may wait for a page after that one, while the reader waits for that session. So what is left
+//! of such a recall is recalled again without the page that is read ([`DataLeases::retell`]), and what is
+//! dropped by a later recall is dropped by the earlier ones, too.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,17 +30,17 @@ const GRANTS_REMEMBERED: usize = 64;
 /// A request is late by fewer numbers than this: they begin anew in time.
 const LATE_BY_MAX: u32 = 1 << 30;
 
-/// So many parts does a machine give up at once that owns too many.
+/// The number of parts that a machine that owns too many drops at once.
 const STRICT_RUNS_GIVEN_UP: usize = 256;
 
 /// What a session wants of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// To look at them once.
+    /// To read them once.
     Look,
     /// To keep pages of them, into which programs may store what they publish later.
     Share,
-    /// To keep pages of them on a strict mount, where nobody stores into them.
+    /// To keep pages of them on a strict mount, where no program stores into them.
     Strict,
     /// To keep pages of them on a strict mount, where programs store into them.
     Own,
@@ -60,18 +62,18 @@ impl Wish {
         matches!(self, Wish::Change | Wish::Through)
     }
 
-    /// Nobody else may have them meanwhile.
+    /// No other session may have them meanwhile.
     fn is_alone(self) -> bool {
         self == Wish::Own || self.changes()
     }
 }
 
-/// Who wants what.
+/// Which session wants what.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// Where.
     pub place: Place,
-    /// Who.
+    /// Which session.
     pub session: SessionId,
     /// Which bytes.
     pub range: ByteRange,
@@ -213,7 +215,8 @@ impl Owners {
         Ok(())
     }
 
-    /// A strict mount that owns nothing of a place where nobody waits keeps no more than its lease, as others do.
+    /// A strict mount that owns nothing of a place where no claim waits keeps no more than its lease, as others
+    /// do.
     fn forget_idle_owner(&mut self) {
         let idle = |of: &BTreeMap<SessionId, Owned>| {
             of.iter().find(|(_, owned)| owned.pages.is_empty()).map(|(session, _)| *session)
@@ -241,12 +244,12 @@ impl Owners {
         claimed
     }
 
-    /// Whether nobody has come before that wants the same pages for itself, or from whom they are wanted.
+    /// Whether there is no earlier claim of some of these pages that goes first: both claims may not have them together.
     fn is_first(&self, asked: &Asked, pages: ByteRange, ticket: Ticket) -> bool {
         self.those_before(asked, pages, ticket).next().is_none()
     }
 
-    /// Who has come before and goes first.
+    /// The earlier claims that go first.
     pub(super) fn those_before(
         &self,
         asked: &Asked,
@@ -262,7 +265,7 @@ impl Owners {
         first.map(|(_, claim)| claim.session)
     }
 
-    /// Places where strict mounts are, or somebody waits.
+    /// Places with strict mounts or waiting claims.
     pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
         self.strict.keys().chain(self.claims.keys())
     }
@@ -345,12 +348,13 @@ impl DataLeases {
         self.owners.is_strict(place)
     }
 
-    /// Whether what is asked may be done, in this very step. Else it is to be asked again when something has changed: by
-    /// then those who have the pages may have dropped them. A change that was granted keeps others away until
-    /// [`DataLeases::end_claim`].
+    /// Whether the request may be done, in this very step. Else it is to be made again when something has
+    /// changed: by then the sessions that have the pages may have dropped them. A change that was granted keeps
+    /// others away until [`DataLeases::end_claim`].
     ///
-    /// Errors: `Busy` for several pages that are to be owned and are not free: they are to be asked for one by one. `Retry`
-    /// for a request that has come again. `Unsupported` for bytes that were looked at before they were asked for.
+    /// Errors: `Busy` for several pages that are to be owned and are not free: they are to be asked for one by
+    /// one. `Retry` for a request that has come again. `Unsupported` for bytes that were read before they were
+    /// asked for.
     pub fn claim(&mut self, asked: &Asked, ticket: &mut Ticket, now: u64) -> Result<bool> {
         let Asked { place, session, range, wish, .. } = *asked;
         if matches!(wish, Wish::Own | Wish::Strict) {
@@ -359,7 +363,7 @@ impl DataLeases {
         // What programs of strict mounts stored in the server's last life comes first; a session that stores itself is alone.
         self.recall_from_returning(place, session, !wish.is_alone(), now);
         let pages = whole_pages(range);
-        // Who asks for no bytes wants a lease on all of them.
+        // A request without bytes wants a lease on all of them.
         let wanted = if range.is_empty() { WHOLE } else { pages };
         if !self.owners.is_strict(place) && !self.is_owned_by_others(place, session, wanted) {
             if !wish.changes() {
@@ -412,7 +416,8 @@ impl DataLeases {
         self.owners.end(place, ticket)
     }
 
-    /// A session that reads what it has already has lost it for want of memory, or is just being asked to drop it: nobody else has it.
+    /// A session that reads what it has already has lost it for want of memory, or is just being asked to drop
+    /// it: no other session has it.
     fn may_go_on(&self, asked: &Asked, pages: ByteRange) -> bool {
         let Asked { place, session, wish, .. } = *asked;
         let mut own = self.pending_at(place, pages).filter(|(_, pending)| pending.holder == session);
@@ -430,7 +435,7 @@ impl DataLeases {
             || self.pending_at(place, pages).any(|(_, pending)| dropping(pending))
     }
 
-    /// Recalls the pages from those who must not have them. Whether there are such.
+    /// Recalls the pages from sessions that must not have them. Returns whether there are such.
     fn recall_for(&mut self, asked: &Asked, pages: ByteRange, now: u64) -> bool {
         let Asked { place, session, wish, .. } = *asked;
         let mut recalls = Vec::new();
@@ -526,7 +531,7 @@ impl DataLeases {
         self.pending_at(asked.place, pages).any(|(_, pending)| self.is_in_the_way(pending, asked, pages))
     }
 
-    /// Whether a recall that is not done keeps somebody from these pages.
+    /// Whether a recall that is not done keeps a claim from these pages.
     pub(super) fn is_in_the_way(&self, pending: &Pending, asked: &Asked, pages: ByteRange) -> bool {
         let Asked { place, session, wish, .. } = *asked;
         let counts = match wish.is_alone() {
@@ -588,7 +593,8 @@ impl DataLeases {
         told.gaps(pending.range.intersection(pages))
     }
 
-    /// The same for all that was told a while ago, so that nobody's time is over who cannot do it.
+    /// The same for all recalls that were sent a while ago, so that no session is fenced that cannot do its
+    /// recall.
     pub(super) fn retell_late(&mut self, now: u64) -> bool {
         let late = |pending: &Pending| !pending.fenced && pending.retells_at() <= now;
         let late: Vec<(u64, Place, ByteRange)> = self
@@ -710,7 +716,7 @@ impl DataLeases {
         if wish != Wish::Own {
             return;
         }
-        // Whoever waits for the same page has none of it.
+        // A session that waits for the same page has none of it.
         for (holder, owned) in self.owners.strict.get_mut(&place).into_iter().flatten() {
             match *holder == session {
                 true => owned.pages.insert(pages),
@@ -729,7 +735,8 @@ impl DataLeases {
         self.read_anew(place, session, pages);
     }
 
-    /// Who owns pages in too many parts gives some up, all at once: those that lie farthest from what it has just got.
+    /// A session that owns pages in too many parts drops some, all at once: those that lie farthest from what
+    /// it has just got.
     fn limit_owned(&mut self, place: Place, session: SessionId, got: ByteRange, now: u64) {
         let owned = self.owners.strict.get(&place).and_then(|of| of.get(&session));
         let Some(Owned { pages, .. }) = owned.filter(|owned| owned.pages.runs() > limits::STRICT_RUNS_MAX)
@@ -750,7 +757,7 @@ impl DataLeases {
         }
     }
 
-    /// Whether nobody else has had these pages since this session got them, in this life.
+    /// Whether no other session has had these pages since this session got them, in this life.
     pub(super) fn had_alone(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
         let dropping = |pending: &Pending, page| {
             pending.owned.covers(page) && !pending.fenced && !pending.of_before && pending.holder == session

@@ -1,5 +1,5 @@
-//! Kernels of strict and coherent mounts that load, store and drop at random, with a server that dies: a page that may be stored into is in
-//! one of them, and everybody gets it.
+//! Kernels of strict and coherent mounts that load, store and drop at random, with a server that dies: a page
+//! that may be stored into is in one of them, and every kernel gets its turn.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ pub(super) struct World {
     leases: DataLeases,
     memory: Vec<u8>,
     kernels: Vec<Vec<Page>>,
-    /// What each has stored last, and which of it everybody has to see.
+    /// What each has stored last, and which of it all must see.
     stored: Vec<Vec<u8>>,
     /// How far each has got with what was recalled: a drop stops at a page that is being read.
     drops: Vec<BTreeMap<u64, usize>>,
@@ -80,7 +80,8 @@ impl World {
         }
     }
 
-    /// Leases that have as many holes as they may, all of them larger than a page; nobody of them waits for that.
+    /// Leases that have as many holes as they may, all of them larger than a page; none of the sessions waits
+    /// for that.
     fn crowded() -> World {
         let mut world = World::new();
         for kernel in [READER, COHERENT] {
@@ -129,7 +130,7 @@ impl World {
         }
     }
 
-    /// Nobody knows who owns what. Requests come again.
+    /// The owners are forgotten. Requests come again.
     fn die(&mut self) {
         let newest = self.leases.last_number;
         let all = (0..KERNELS).map(|kernel| (session(kernel), kernel != COHERENT));
@@ -236,7 +237,7 @@ impl World {
         let read: ReadNow<'_> = &mut |range| Ok(here[range.start as usize..range.end as usize].to_vec());
         let stored = self.leases.stored(FILE, me, offset, &bytes, read, 0);
         if self.lives > 1 && kernel == COHERENT && stored.is_err() {
-            // Its programs hear that what they stored is lost.
+            // Its programs learn that what they stored is lost.
             self.stored[kernel][page] = self.memory[page * BYTES + byte_of(kernel)];
             return;
         }
@@ -298,7 +299,7 @@ impl World {
         self.leases.end_claim(FILE, ticket);
     }
 
-    /// What a strict mount has is the newest, and what it may store into nobody else has.
+    /// What a strict mount has is the newest, and what it may store into no other kernel has.
     fn look(&self) {
         for page in 0..PAGES {
             let here = |kernel: usize| match &self.kernels[kernel][page] {
@@ -322,7 +323,7 @@ impl World {
         }
     }
 
-    /// Everybody goes on, and nobody waits for ever; then all is in the memory.
+    /// All kernels continue, and none waits for ever; then all is in the memory.
     fn end(&mut self) {
         for _ in 0..80 {
             for kernel in 0..KERNELS {

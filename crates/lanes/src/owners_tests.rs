@@ -1,4 +1,4 @@
-//! Who may store into which page: examples. Histories at random are in [`model`].
+//! Which session may store into which page: examples. Histories at random are in [`model`].
 
 use ramlace_base::InodeId;
 
@@ -182,13 +182,13 @@ fn an_owner_that_does_not_answer_loses_what_it_stores() {
     assert!(leases.stored(FILE, session(1), 0, &[1; BYTES], read, end).is_ok());
 }
 
-/// What a session is told to drop.
+/// What a session is asked to drop.
 fn told(leases: &DataLeases, number: usize) -> Vec<(u64, ByteRange)> {
     let told = leases.unacknowledged(session(number), 0).into_iter();
     told.map(|recall| (recall.number, ByteRange { start: recall.start, end: recall.end })).collect()
 }
 
-/// A kernel has dropped all that it was told to. How many recalls that were.
+/// A kernel has dropped all that it was asked to. Returns how many recalls that were.
 fn acknowledge_all(leases: &mut DataLeases, number: usize) -> usize {
     let done: Vec<u64> = told(leases, number).iter().map(|(number, _)| *number).collect();
     leases.acknowledge(session(number), &done, &[]);
@@ -293,7 +293,7 @@ fn an_answer_waits_for_the_rest_of_a_recall_whose_holder_waits_for_a_page_of_it(
     let again = told(&leases, 0).into_iter().find(|(_, range)| *range == whole(0)).unwrap();
     leases.acknowledge(session(0), &[again.0], &[]);
     assert!(!leases.is_waited(of_the_first), "it has nothing of it");
-    // Who changes only what it waits for does not wait for it.
+    // A session that changes only what it waits for does not wait for it.
     let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
     let waits = leases.before_change(FILE, session(LIBRARY), whole(1), Change::Write, read, 0).unwrap();
     assert!(!waits.contains(&of_the_first));

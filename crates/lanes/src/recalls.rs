@@ -17,8 +17,9 @@ impl DataLeases {
         self.pending_at(place, whole_pages(range)).any(|(_, pending)| pending.holder == session)
     }
 
-    /// Bytes are about to change: recalls the leases that others have on them, and keeps what their pages are based on.
-    /// The recalls that the answer has to wait for. `by` is whose change it is; nothing is recalled from that session.
+    /// Bytes are about to change: recalls the leases that others have on them, and keeps what their pages are
+    /// based on. Returns the recalls that the answer has to wait for. `by` is the session that makes the
+    /// change; nothing is recalled from it.
     pub fn before_change(
         &mut self,
         place: Place,
@@ -69,13 +70,13 @@ impl DataLeases {
         }
     }
 
-    /// It grows when somebody is asked, and when somebody is waited for no more.
+    /// Grows when a holder is asked, and when a holder is waited for no more.
     #[must_use]
     pub fn told(&self) -> u64 {
         self.told
     }
 
-    /// A session's pages of a place are to go, whoever has changed nothing: their bytes go elsewhere.
+    /// A session's pages of a place are to go although nothing has changed: their bytes go elsewhere.
     pub fn recall_from(&mut self, place: Place, session: SessionId, now: u64) -> bool {
         let has = self.has_lease(place, session);
         if has {
@@ -84,8 +85,8 @@ impl DataLeases {
         has || self.recall_of_before(place, session, now)
     }
 
-    /// A holder acknowledges recalls: those that are done, and those that it cannot do before a write of its own is
-    /// answered. Whether somebody may wait for less now.
+    /// A holder acknowledges recalls: those that are done, and those that it cannot do before a write of its
+    /// own is answered. Returns whether an answer may have fewer recalls to wait for now.
     pub fn acknowledge(&mut self, session: SessionId, done: &[u64], blocked: &[u64]) -> bool {
         let mut changed = false;
         for number in blocked {
@@ -128,8 +129,8 @@ impl DataLeases {
         self.last_number != newest
     }
 
-    /// Recalls from others, up to a number, that answers wait for, whoever has made them: what a session has written back may
-    /// be on pages that somebody else had recalled already.
+    /// Recalls from others, up to a number, that answers wait for, whichever change made them: what a session
+    /// has written back may be on pages that were recalled already for another session.
     #[must_use]
     pub fn of_others(&self, session: SessionId, up_to: u64) -> Vec<u64> {
         let of_others = |pending: &Pending| pending.waited && pending.holder != session;
@@ -145,7 +146,7 @@ impl DataLeases {
         recalls.map(|(number, _)| number).max()
     }
 
-    /// What a session has yet to acknowledge, above a number, as much as one answer tells.
+    /// What a session has yet to acknowledge, above a number, as much as one answer holds.
     #[must_use]
     pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
         let numbers = self.of.get(&session).into_iter().flat_map(|of| of.range(above.saturating_add(1)..));
@@ -157,7 +158,7 @@ impl DataLeases {
         numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(told).collect()
     }
 
-    /// When the next holder's time is over, or something is to be told again.
+    /// When the next holder's time is over, or something is to be recalled again.
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
         let counts = self.recalls.values().filter(|pending| !pending.fenced && !self.is_excused(pending));
@@ -168,7 +169,8 @@ impl DataLeases {
         ends.min()
     }
 
-    /// Fences those whose time is over. Whether somebody may wait for less now, or has more to drop.
+    /// Fences holders whose time is over. Returns whether an answer may have fewer recalls to wait for now, or
+    /// a holder has more to drop.
     pub fn pass(&mut self, now: u64) -> bool {
         let told = self.retell_late(now);
         let over: Vec<u64> = self
@@ -178,7 +180,7 @@ impl DataLeases {
             .map(|(number, _)| *number)
             .collect();
         for number in &over {
-            // One may be given up with another one.
+            // One may be fenced together with another one.
             if self.recalls.get(number).is_some_and(|pending| !pending.fenced) {
                 self.give_up(*number, now);
                 self.note_late(*number, now);
@@ -187,7 +189,7 @@ impl DataLeases {
         told || !over.is_empty()
     }
 
-    /// Nobody waits for a recall any more.
+    /// Fences a recall's holder: no caller waits for it any more.
     pub(super) fn give_up(&mut self, number: u64, now: u64) {
         let Some(pending) = self.recalls.get_mut(&number) else { return };
         (pending.fenced, pending.waited) = (true, false);
@@ -216,8 +218,8 @@ impl DataLeases {
     }
 
     pub(super) fn recall(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) {
-        // Whoever has much to drop already loses the lease, so that changes one by one make no more of it: their number is
-        // nothing to be fenced for.
+        // A holder that has much to drop already loses the lease, so that single changes add no further
+        // recalls: a holder is not to be fenced for their number.
         let has_much =
             self.of.get(&holder).is_some_and(|of| of.len() >= limits::DATA_RECALLS_PER_SESSION_MAX / 4);
         let range = if has_much { WHOLE } else { range };

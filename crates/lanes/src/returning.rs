@@ -1,9 +1,10 @@
 //! Sessions whose kernels may have pages from the server's last life.
 //!
-//! Who had leases then is known, and on what is not. So such a session counts as one that has a lease on every place, until it has said that
-//! its pages of before are gone: whoever is the first to change bytes of a place has all of it recalled from that session; and, where it
-//! is a strict mount, whoever is the first to look at them. It writes back what its programs have stored, and this is merged as ever, for
-//! what its pages are based on is what the place has until somebody changes it.
+//! It is known which sessions had leases then, but not on what. So such a session counts as one that has a
+//! lease on every place, until it has reported that its pages of before are gone: the first session to change
+//! bytes of a place has all of it recalled from that session; and, where that session is a strict mount, the
+//! first session to read them does. The holder writes back what its programs have stored, and this is merged as
+//! ever, for what its pages are based on is what the place has until it is changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,8 @@ use crate::watches::Place;
 #[derive(Debug, Default)]
 pub(super) struct Returning {
     pub(super) of: BTreeMap<SessionId, Had>,
-    /// What each slot counted when the life began: of inodes that were made since nobody has pages from before.
+    /// What each slot counted when the life began: no session has pages from before of inodes that were made
+    /// since.
     made_before: BTreeMap<Slot, u64>,
 }
 
@@ -34,7 +36,7 @@ pub(super) struct Had {
     heard: u64,
     /// At how many places its time was over.
     late: usize,
-    /// Nobody waits for what it has from before, wherever it is asked, until it says something.
+    /// No caller waits for what it has from before, wherever it is asked, until it sends something.
     is_mute: bool,
     /// It has left so many recalls, and has not come: what it has where it was not asked is worth nothing.
     is_worthless: bool,
@@ -47,7 +49,7 @@ impl Had {
 }
 
 impl Returning {
-    /// Whether somebody else may have pages of a place, and was not asked for them.
+    /// Whether another session may have pages of a place, and was not asked for them.
     pub(super) fn others_may_have(&self, place: Place, session: SessionId) -> bool {
         self.of.keys().any(|holder| *holder != session && self.may_have(place, *holder))
     }
@@ -67,7 +69,7 @@ impl Returning {
         self.of.get(&session).is_some_and(is) && !self.is_new(place)
     }
 
-    /// Who else may have pages of a place, or nothing but pages of a strict mount.
+    /// The other sessions that may have pages of a place, or pages of a strict mount alone.
     fn others(&self, place: Place, by: SessionId, strict_alone: bool) -> Vec<SessionId> {
         let is_meant = |(holder, had): &(&SessionId, &Had)| {
             **holder != by && (had.strict || !strict_alone) && self.may_have(place, **holder)
@@ -144,7 +146,8 @@ impl DataLeases {
         was_away
     }
 
-    /// Somebody is about to change bytes of a place; or (`strict_alone`) to see them as all programs of strict mounts have left them.
+    /// A session is about to change bytes of a place; or (`strict_alone`) to see them as all programs of strict
+    /// mounts have left them.
     pub(super) fn recall_from_returning(
         &mut self,
         place: Place,
@@ -173,7 +176,7 @@ impl DataLeases {
         self.recalls.get_mut(&number).expect("it was made just now").of_before = true;
         let had = self.returning.of.get_mut(&holder).expect("it may have something");
         had.asked.insert(place, number);
-        // What it got in this life is asked for as anybody's, and waited for.
+        // What it got in this life is recalled as from any session, and waited for.
         let (strict, mut is_mute) = (had.strict, had.is_mute);
         if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
             holes.insert(WHOLE);
@@ -204,8 +207,8 @@ impl DataLeases {
         had.asked.retain(|place, _| pending.contains(place));
     }
 
-    /// A session's time for a recall is over. Who has said nothing at all since it was asked, or was late so often, is waited for
-    /// nowhere else: that was one wait for all that it may have from the last life.
+    /// A session's time for a recall is over. If it has sent nothing at all since it was asked, or was late too
+    /// often, no other place waits for it: that was one wait for all that it may have from the last life.
     pub(super) fn note_late(&mut self, number: u64, now: u64) {
         let Some(pending) = self.recalls.get(&number) else { return };
         let (place, holder) = (pending.place, pending.holder);

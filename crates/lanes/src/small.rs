@@ -1,5 +1,6 @@
-//! Who has read the first page of a lane 0 here. A kernel may have it since the file was small, when its bytes lived with the inode: what others
-//! have done to such a page is known where the inode is, and whoever writes it back is asked about there first.
+//! Which sessions have read the first page of a lane 0 here. A kernel may have that page from when the file was
+//! small, and its bytes lived with the inode: what others have done to such a page is known where the inode is,
+//! so a session that writes it back is checked there first.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ impl FirstPages {
         has_first(place, range) && !self.of.contains(&(place, session))
     }
 
-    /// A session has read pages here, or nobody has changed those that it had before.
+    /// A session has read pages here, or those that it had before were not changed.
     pub(super) fn read(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         if has_first(place, pages) {
             if self.of.len() >= limits::DATA_LEASES_PER_SERVER_MAX {

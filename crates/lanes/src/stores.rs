@@ -15,13 +15,13 @@ impl DataLeases {
         self.firsts.may_be_small(place, session, range)
     }
 
-    /// They are not, or nobody has changed them since.
+    /// They are not, or they were not changed since.
     pub fn is_not_small(&mut self, place: Place, session: SessionId, range: ByteRange) {
         self.firsts.read(place, session, range);
     }
 
-    /// A session's kernel has these bytes in its pages, and they are on their way to the place: whoever changes some of them before they are
-    /// there asks it to drop its pages.
+    /// A session's kernel has these bytes in its pages, and they are on their way to the place: a change of
+    /// some of them before they are there asks it to drop its pages.
     pub fn begin_through(&mut self, place: Place, session: SessionId, range: ByteRange, now: u64) {
         if self.is_fenced(place, session) {
             return;
@@ -35,8 +35,8 @@ impl DataLeases {
         self.limit_holes(place, session, whole_pages(range), now);
     }
 
-    /// A session has written these bytes through pages that its kernel keeps: those that it had have them, too.
-    /// `bytes` are empty where nobody had to keep what its pages are based on.
+    /// A session has written these bytes through pages that its kernel keeps: pages that it has contain them,
+    /// too. `bytes` are empty where no copy of what its pages are based on had to be kept.
     pub fn wrote_through(
         &mut self,
         place: Place,
@@ -54,9 +54,10 @@ impl DataLeases {
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
     }
 
-    /// Whether nobody else has pages of these bytes, and what the session's own are based on is what is there.
+    /// Whether no other session has pages of these bytes, and what the session's own are based on is what is
+    /// there.
     ///
-    /// Errors: `Stale` when nobody knows what the session's pages are based on.
+    /// Errors: `Stale` when it is not known what the session's pages are based on.
     pub fn is_alone(
         &self,
         place: Place,
@@ -73,7 +74,7 @@ impl DataLeases {
 
     /// What of these pages, which a session's kernel writes back, programs have stored.
     ///
-    /// Errors: `Stale` when nobody knows what they are based on.
+    /// Errors: `Stale` when it is not known what they are based on.
     pub fn stored(
         &mut self,
         place: Place,

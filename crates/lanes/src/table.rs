@@ -25,7 +25,7 @@ pub struct LaneTable {
 /// What a truncation comes to at a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CutPlan {
-    /// It has heard of it.
+    /// It has received it.
     Nothing,
     /// It has not begun, and has no bytes. Where older ones were lost it begins by what the home says ([`LaneTable::bring_up`]): what is cut
     /// off now is a hole when the file grows again.
@@ -158,8 +158,8 @@ impl LaneTable {
         Ok(LaneChange::Begun { lane, generation: answer.generation, loss })
     }
 
-    /// Whether the bytes that a file had inline may be new to its lane 0: nobody else begins a lane of an inline file,
-    /// so one that knows the message's generation has had it.
+    /// Whether the bytes that a file had inline may be new to its lane 0: nothing else begins a lane of an
+    /// inline file, so a lane that knows the message's generation has had it.
     #[must_use]
     pub fn wants_fill(&self, lane: LaneId, generation: Generation) -> bool {
         self.get(lane).is_none_or(|lane| lane.generation < generation)
@@ -175,14 +175,14 @@ impl LaneTable {
 
     /// A kernel is to have the lane's file.
     ///
-    /// Errors: `Unsupported` when the handover is over already.
+    /// Errors: `Unsupported` when the handover has ended already.
     pub fn hand(&self, lane: LaneId, number: u64) -> Result<Option<LaneChange>> {
         let Some(known) = self.get(lane) else { return Ok(None) };
         known.check_handover(lane, number)?;
         Ok((number > known.handover).then_some(LaneChange::Handed { lane, number }))
     }
 
-    /// Handovers up to this number are over.
+    /// Handovers up to this number have ended.
     #[must_use]
     pub fn end_handovers(&self, lane: LaneId, number: u64) -> Option<LaneChange> {
         let known = self.get(lane)?;
@@ -254,7 +254,7 @@ impl LaneTable {
                 self.lanes.get_mut(&lane)?.end_handovers(number);
                 None
             }
-            // That its bytes have changed, others hear when it ends, however it ends.
+            // Others are notified that its bytes have changed when the write ends, however it ends.
             LaneChange::Written { lane, range, session, sequence } => {
                 if let Some(loss) = self.lanes.get_mut(&lane).and_then(|lane| lane.loss.as_mut()) {
                     loss.recover(range);
@@ -295,7 +295,7 @@ fn check_target(target: &LaneTarget, answer: &InodeAnswer, slots: u32) -> Result
     Err(Error::new(ErrorKind::Invalid, text))
 }
 
-/// What a request for lost bytes is told.
+/// The error for a request for lost bytes.
 #[must_use]
 pub fn lost(lane: LaneId, me: ServerId) -> Error {
     Error::new(

@@ -1,4 +1,5 @@
-//! What one life of a server knows of its lanes: writes whose bytes are arriving, and who waits for changes.
+//! What one life of a server knows of its lanes: writes whose bytes are arriving, and the sessions that wait
+//! for changes.
 
 use std::collections::BTreeMap;
 
@@ -38,8 +39,8 @@ impl Traffic {
         range.map(|range| LaneEffect::Changed { lane, range })
     }
 
-    /// A write under way that this one takes the place of: its own first attempt, or one of the
-    /// session's numbers below `below`, which were given up.
+    /// A write under way that this one takes the place of: its own first attempt, or one of the session's
+    /// numbers below `below`, for which the client waits no more.
     #[must_use]
     pub fn replaced_by(&self, lane: LaneId, writer: Writer, below: Sequence) -> Option<Writer> {
         let of_session = (writer.0, Sequence(0))..=(writer.0, below.max(writer.1));
@@ -53,7 +54,7 @@ impl Traffic {
         self.under_way.get(&lane)?.keys().next().copied()
     }
 
-    /// Does what follows from a step: the events that somebody waits for.
+    /// Does what follows from a step: returns the events that sessions wait for.
     #[must_use]
     pub fn note(&mut self, effect: LaneEffect) -> Vec<Told> {
         let LaneEffect::Changed { lane, range } = effect;
@@ -66,8 +67,8 @@ impl Traffic {
         self.watches.note((inode, None), range)
     }
 
-    /// Whether bytes were changed since a number; if not, and with a waiter, it is told when they are. `begin` is a
-    /// number above all that were ever given of this place.
+    /// Whether bytes were changed since a number; if not, and with a waiter, it is notified when they are.
+    /// `begin` is a number above all that were ever given of this place.
     pub fn ask(
         &mut self,
         place: Place,
@@ -84,7 +85,7 @@ impl Traffic {
         self.watches.see(inode, seen);
     }
 
-    /// The homes in a slot that somebody has asked about; of all slots without one.
+    /// The homes in a slot that a session has asked about; of all slots without one.
     #[must_use]
     pub fn homes(&self, slot: Option<Slot>) -> Vec<(InodeId, HomeSeen)> {
         self.watches.homes(slot)
@@ -96,7 +97,7 @@ impl Traffic {
         self.watches.has_no_homes()
     }
 
-    /// A home is as it is now, or gone: whom to tell.
+    /// A home is as it is now, or gone: returns the events to send.
     #[must_use]
     pub fn compare(&mut self, inode: InodeId, now: Option<HomeSeen>) -> Vec<Told> {
         self.watches.compare(inode, now)

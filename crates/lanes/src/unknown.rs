@@ -1,5 +1,6 @@
-//! Pages of which nobody knows what they are based on: a session's kernel may have them from a life of the server before, or from
-//! before the session was fenced. What it writes back of them is refused, until it has read them anew or has dropped them.
+//! Pages whose base is not known: a session's kernel may have them from a life of the server before, or from
+//! before the session was fenced. What it writes back of them is refused, until it has read them anew or has
+//! dropped them.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ impl Unknown {
         unknown.limit_runs(limits::DATA_LEASE_HOLES_MAX);
     }
 
-    /// A session is fenced: others change what it has, and nobody keeps what that was.
+    /// A session is fenced: others change what it has, and the previous bytes are not kept.
     pub(super) fn begin_whole(&mut self, place: Place, session: SessionId) {
         self.of.entry((place, session)).or_default().insert(WHOLE);
     }

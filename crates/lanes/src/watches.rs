@@ -1,7 +1,8 @@
-//! Which bytes were changed lately, of those that somebody has asked about, and who waits for a change.
+//! Which bytes were changed lately, of those that sessions have asked about, and which sessions wait for a
+//! change.
 //!
-//! Nothing is remembered of bytes that nobody has asked about, and nothing outlives the process: a number that is
-//! not known any more stands for a state that has changed. So a wait may end early, and never late.
+//! Nothing is remembered of bytes that no session has asked about, and nothing outlives the process: a number
+//! that is not known any more stands for a state that has changed. So a wait may end early, and never late.
 //!
 //! The caller brings what a new table counts from: this reads no clock.
 
@@ -78,8 +79,8 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// Whether bytes were changed since a number; if not, and with a waiter, it is told when they are. `begin` is a
-    /// number above all that were ever given of this place.
+    /// Whether bytes were changed since a number; if not, and with a waiter, it is notified when they are.
+    /// `begin` is a number above all that were ever given of this place.
     pub fn ask(
         &mut self,
         place: Place,
@@ -114,7 +115,7 @@ impl Watches {
         self.homes.insert(inode, seen);
     }
 
-    /// Bytes were changed: whom to tell.
+    /// Bytes were changed: returns the sessions to notify.
     pub fn note(&mut self, place: Place, range: ByteRange) -> Vec<(SessionId, Event)> {
         let Some(watch) = self.places.get_mut(&place).filter(|_| range.start < range.end) else {
             return Vec::new();
@@ -128,7 +129,7 @@ impl Watches {
         told
     }
 
-    /// The homes in a slot that somebody has asked about; of all slots without one.
+    /// The homes in a slot that a session has asked about; of all slots without one.
     pub fn homes(&self, slot: Option<Slot>) -> Vec<(InodeId, HomeSeen)> {
         let within = match slot {
             Some(slot) => InodeId::new(slot, 0)..=InodeId::new(slot, InodeId::COUNTER_MAX),
@@ -142,7 +143,7 @@ impl Watches {
         self.homes.is_empty()
     }
 
-    /// A home is as it is now, or gone: whom to tell.
+    /// A home is as it is now, or gone: returns the sessions to notify.
     pub fn compare(&mut self, inode: InodeId, now: Option<HomeSeen>) -> Vec<(SessionId, Event)> {
         let Some(before) = self.homes.get(&inode).copied() else { return Vec::new() };
         let all = ByteRange { start: 0, end: u64::MAX };
@@ -188,7 +189,7 @@ impl Watches {
         self.waits as u64
     }
 
-    /// Forgets the place that nobody has asked about for the longest time, and where nobody waits.
+    /// Forgets the place that was not asked about for the longest time, and where no session waits.
     fn make_room(&mut self, place: Place) -> Result<()> {
         if self.places.len() < limits::WATCHES_PER_SERVER_MAX || self.places.contains_key(&place) {
             return Ok(());

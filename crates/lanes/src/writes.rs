@@ -16,8 +16,8 @@ pub struct WritesDone {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Window {
-    /// Every write below has been answered or given up. Not logged: what a late attempt could still
-    /// do, it does in this life of the process.
+    /// Every write below has been answered, or its client waits no more. Not logged: what a late attempt could
+    /// still do, it does in this life of the process.
     #[serde(skip)]
     below: Sequence,
     /// With what a cell held before, where the change was one of a cell.
@@ -25,8 +25,8 @@ struct Window {
 }
 
 impl WritesDone {
-    /// Whether this write is done already. Forgets those below `below`: their writer knows the
-    /// answers, or has given up.
+    /// Whether this write is done already. Forgets those below `below`: their writer has the answers, or waits
+    /// no more.
     ///
     /// Errors: `Stale` when the write itself is one of those, an attempt that was held up somewhere:
     /// its bytes must not land on newer ones; `TooMany` when the session has too many under way.
@@ -86,7 +86,7 @@ impl WritesDone {
         self.done.contains_key(&session)
     }
 
-    /// Whether nobody has.
+    /// Whether no session has.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.done.is_empty()

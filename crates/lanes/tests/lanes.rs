@@ -1,8 +1,8 @@
 //! Lanes against a model: a file's home, which truncates, fills and hands over, a client that writes and repeats itself,
 //! and messages that come late, twice or not at all. The model says what each byte must be.
 //!
-//! The driver below does what a server owes the crate. With a [`Bug`] planted it forgets one of those things, or the
-//! table is changed behind its back: each must be found.
+//! The driver below does what the crate requires of a server. With a [`Bug`] planted it forgets one of those
+//! things, or the table is changed behind its back: each must be found.
 
 use std::collections::BTreeMap;
 
@@ -54,13 +54,13 @@ enum Bug {
     FillTwice,
     /// Bytes that have been given to the lane are asked of the home no more.
     FillUnasked,
-    /// A handover that is over begins.
+    /// A handover that has ended begins.
     LateHandover,
     /// A dropped lane is known still.
     DropKeepsLane,
     /// A snapshot forgets the writes.
     SnapshotForgets,
-    /// What came of a write that was cut short is told to nobody.
+    /// The result of a write that was cut short is not reported.
     Untold,
 }
 
@@ -89,14 +89,14 @@ enum Act {
         start: u64,
         length: u64,
     },
-    /// By a client that has not heard of the last truncation.
+    /// By a client that has not received the last truncation.
     WriteStale {
         start: u64,
         length: u64,
     },
-    /// The client did not hear of its last write.
+    /// The client got no answer to its last write.
     WriteAgain,
-    /// A write whose bytes stop arriving: the client repeats it, the first attempt goes on, or both.
+    /// A write whose bytes stop arriving: the client repeats it, the first attempt continues, or both.
     WriteInPieces {
         start: u64,
         length: u64,
@@ -110,7 +110,7 @@ enum Act {
         start: u64,
         length: u64,
     },
-    /// The home truncates; the lane hears of it later, or from a request.
+    /// The home truncates; the lane learns of it later, or from a request.
     Truncate {
         size: u64,
     },
@@ -274,7 +274,7 @@ impl Driver {
         }
     }
 
-    /// Somebody waits for every change of every byte.
+    /// A session waits for every change of every byte.
     fn tell(&mut self, effect: LaneEffect) {
         self.told += self.traffic.note(effect).len();
     }
@@ -483,7 +483,7 @@ impl Driver {
                 self.model.bytes.split_off(&size);
                 let message = Message::Cut { generation: self.model.generation, length: size };
                 if begins {
-                    // The home answers when the lane has heard of it.
+                    // The home answers when the lane has confirmed it.
                     self.deliver(&message);
                 }
                 self.messages.push(message);
@@ -604,7 +604,7 @@ impl Driver {
             self.expect(range, byte);
             self.last = Some((sequence, range, byte));
         } else {
-            // It is given up: what is there is not told to anybody as done. The next write takes its place.
+            // Its client waits no more: what is there is not reported as done. The next write takes its place.
             let next = self.fresh(range.start, range.length());
             self.below = next.0;
             prop_assert_eq!(self.write(&target, next.0, next.1, next.2), Ok(()));
