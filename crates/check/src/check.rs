@@ -1,10 +1,11 @@
-//! Whether everything that a pool's servers hold fits together: a function of the facts that they
-//! tell, page by page.
+//! Whether everything that a pool's servers hold fits together: a function of the facts that they report, page
+//! by page.
 //!
-//! Facts of a pool at work are of different moments: what one look finds may be what was just under
-//! way. Look twice and believe what both have found ([`Checked::keep_found_by`]).
+//! Facts of a pool at work are of different moments: what one look finds may be an operation under way. Look
+//! twice and keep what both have found ([`Checked::keep_found_by`]).
 //!
-//! Here is what a look remembers and what it is told of slots, inodes and books; `check/` judges by subject.
+//! This file has the state of a look and takes the facts of slots, inodes and books; `check/` judges by
+//! subject.
 
 mod entries;
 mod inodes;
@@ -61,7 +62,7 @@ struct KnownDirectory {
 }
 
 impl Check<'_> {
-    /// Begins. Of `suspects`, which an earlier look has found, paths will be told.
+    /// Begins. For `suspects`, which an earlier look has found, paths are reported.
     #[must_use]
     pub fn new(map: &ClusterMap, suspects: BTreeSet<InodeId>) -> Check<'_> {
         Check {
@@ -79,7 +80,7 @@ impl Check<'_> {
         }
     }
 
-    /// How much was looked at so far.
+    /// How much was examined so far.
     #[must_use]
     pub fn counts(&self) -> &CheckCounts {
         &self.checked.counts
@@ -106,7 +107,7 @@ impl Check<'_> {
 
     /// What a slot has found by itself.
     pub fn trouble(&mut self, server: ServerId, trouble: &Trouble) {
-        // The text tells troubles of one inode apart; numbers in it that change come with pools at work.
+        // The text distinguishes troubles of one inode; numbers in it that change come with pools at work.
         let place = if trouble.inode.is_some() { String::new() } else { trouble.text.clone() };
         self.find(trouble.kind.into(), server, trouble.inode, place, trouble.text.clone());
     }
@@ -130,8 +131,8 @@ impl Check<'_> {
         }
     }
 
-    /// A mount says that stores into a file were lost. One that is gone by now has lost nothing. To be told when all
-    /// inodes were.
+    /// A mount reports that stores into a file were lost. One that is gone by now has lost nothing. To be
+    /// called after all inodes were added.
     pub fn lost_stores(&mut self, inode: InodeId, text: &str) {
         if let Some(server) = self.inodes.get(&inode).map(|known| known.server) {
             self.find(FindingKind::StoresLost, server, Some(inode), String::new(), text.to_owned());
@@ -156,7 +157,7 @@ impl Check<'_> {
         }
     }
 
-    /// Everything was told: the rest is found, and paths are put in.
+    /// All facts have arrived: finds the rest, and puts in the paths.
     #[must_use]
     pub fn finish(mut self) -> Checked {
         self.check_held();

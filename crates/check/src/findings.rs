@@ -1,4 +1,4 @@
-//! What a look comes to: findings, and counts of what was looked at.
+//! The result of a look: findings, and counts of what was examined.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub struct Finding {
     pub inode: Option<InodeId>,
     /// The lane that it is about.
     pub lane: Option<LaneId>,
-    /// What else tells it from others: a lane, a name, an operation.
+    /// What else distinguishes it: a lane, a name, an operation.
     pub place: String,
     /// A path that leads to it, as far as one is known.
     pub path: Option<Vec<u8>>,
@@ -28,7 +28,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Whether both tell of the same thing.
+    /// Whether both are about the same thing.
     #[must_use]
     pub fn is_same(&self, other: &Finding) -> bool {
         let key = |finding: &Finding| (finding.kind, finding.server, finding.inode);
@@ -36,10 +36,10 @@ impl Finding {
     }
 }
 
-/// What a look has come to.
+/// The result of a look.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// How much was looked at.
+    /// How much was examined.
     pub counts: CheckCounts,
     /// What is wrong, at most [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
@@ -47,10 +47,10 @@ pub struct Checked {
     pub further_findings: u64,
 }
 
-/// Findings of one look that are told one by one.
+/// Findings of one look that are reported one by one.
 pub const FINDINGS_MAX: usize = 10_000;
 
-/// How much was looked at, and what is under way.
+/// How much was examined, and what is under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckCounts {
     /// Servers.
@@ -65,11 +65,11 @@ pub struct CheckCounts {
     pub lanes: u64,
     /// Memory of lanes.
     pub lane_bytes: u64,
-    /// Inodes that live only because somebody has them open.
+    /// Inodes that live only because a session has them open.
     pub open_without_name: u64,
     /// Operations across slots that are under way.
     pub operations: u64,
-    /// Messages that slots owe each other.
+    /// Pending messages between slots.
     pub deliveries: u64,
     /// Lanes with bytes beyond their file's end: of writes that were never completed. They go with the
     /// file, or with its next truncation.

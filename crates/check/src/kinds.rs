@@ -57,7 +57,7 @@ kinds! {
     OpenOfNothing = "open-of-nothing", "this is a bug; please report it";
     /// A slot keeps things for a session that has ended.
     SessionGone = "session-gone", "this is a bug; please report it";
-    /// An append was reserved by nobody.
+    /// An append was reserved by a session that does not exist.
     ReservationOfNobody = "reservation-of-nobody", "the file's published size stays before it; copy the file";
     /// Something is held for an operation that is not under way.
     HeldByNobody = "held-by-nobody", "'ramlace check --repair' lets go of it, if no slot coordinates it; what stays is a bug: please report it";
@@ -65,17 +65,17 @@ kinds! {
     OperationStuck = "operation-stuck", "this is a bug; please report it";
     /// An inode has a number that is yet to be given out.
     NumberNotGivenOut = "number-not-given-out", "this is a bug; please report it";
-    /// A slot takes operations for settled that the slot that coordinates them has yet to begin.
+    /// A slot takes operations for finished that the slot that coordinates them has yet to begin.
     NumbersAhead = "numbers-ahead", "changes across these slots fail until 'ramlace check --repair' sets it right";
-    /// A lane is nobody's: its memory is leaked.
+    /// A lane belongs to no file: its memory is leaked.
     LaneLeaked = "lane-leaked", "'ramlace check --repair' gives its memory back";
-    /// A lane lies where nobody looks for it.
+    /// A lane lies where no lookup finds it.
     LaneMisplaced = "lane-misplaced", "its memory comes back when the pool is made anew";
     /// A lane is in the store and not in the server's table.
     LaneUnknown = "lane-unknown", "this is a bug; please report it";
     /// A lane and its file are of different generations.
     GenerationsDiffer = "generations-differ", "'ramlace check --repair' brings the two together; look at the file afterwards";
-    /// A lane takes more memory than it needs, though nobody has its file open.
+    /// A lane takes more memory than it needs, though no session has its file open.
     LaneUntrimmed = "lane-untrimmed", "opening the file for writing, adding a byte and closing it gives the memory back";
     /// Bytes of a file were lost with a server.
     BytesLost = "bytes-lost", "reading them is an error; write them again, or remove the file";

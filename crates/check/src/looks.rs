@@ -1,4 +1,5 @@
-//! Looks at a pool until what was only under way is over: a pool may be checked while it is used.
+//! Looks at a pool until operations that were only under way have ended: a pool may be checked while it is
+//! used.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,15 +11,15 @@ use crate::kinds::FindingKind;
 use crate::reading::look;
 use crate::servers::{LostStores, Servers};
 
-/// Looks at a pool that has something wrong: what was only under way is over by then.
+/// Looks at a pool that has something wrong: operations that were only under way have ended by then.
 const LOOKS_MAX: u32 = 4;
 /// Between two looks: a delivery takes milliseconds, and half a second where its server was away.
 const PAUSE_BETWEEN_LOOKS: Duration = Duration::from_millis(1_500);
 
-/// Reads what all servers hold and tells what does not fit together. While something is found it
-/// looks again, up to four times, and tells what every look has found: a pool may be checked
-/// while it is used. `progress` is told how far it has come, after each page. Takes memory
-/// of this process for each inode. `lost`: what mounts have told of stores that they lost, file by file.
+/// Reads what all servers hold and reports what does not fit together. While something is found it looks again,
+/// up to four times, and reports what every look has found: a pool may be checked while it is used. `progress`
+/// is called with how far it has come, after each page. Takes memory of this process for each inode. `lost`:
+/// what mounts have reported of stores that they lost, file by file.
 ///
 /// Errors: `HostDown` when a server does not answer: a part of a pool cannot be checked; `Retry` when slots changed hands
 /// during a look.

@@ -11,7 +11,8 @@ use crate::check::Check;
 use crate::findings::{CheckCounts, Checked};
 use crate::servers::{LostStores, Servers, pages, serving};
 
-/// Looks at all servers once. Of `suspects` paths are told; `progress` is told how far it has come, after each page.
+/// Looks at all servers once. For `suspects`, paths are reported; `progress` is called with how far it has
+/// come, after each page.
 ///
 /// Errors: `Retry` when slots changed hands meanwhile; what [`Servers::ask`] says.
 pub(crate) fn look(
@@ -96,7 +97,8 @@ fn read_lanes(
     })
 }
 
-/// What a server's slots take for settled before its time. Of what is held for nobody the slots themselves have told.
+/// What a server's slots take for finished too early. What is held for an operation that does not exist, the
+/// slots themselves have reported.
 fn read_numbers_ahead(
     servers: &impl Servers,
     server: ServerId,

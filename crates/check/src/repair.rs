@@ -1,7 +1,7 @@
-//! Has servers mend what they can, and looks again.
+//! Has servers mend what they can, and checks again.
 //!
-//! A server mends by what the slots and the homes of files say that it asks, not by what was found here: that names only the
-//! lanes to ask about.
+//! A server decides by what it learns from the slots and from the homes of files, not by what was found here:
+//! the findings name only the lanes to ask about.
 
 use ramlace_base::{Result, ServerId, limits};
 use ramlace_wire::check::Trouble;
@@ -32,8 +32,9 @@ impl Repaired {
 
 /// Checks, has the servers mend what they can, and checks again if they have mended something. Arguments are those of [`check_pool`].
 ///
-/// Errors: those of [`check_pool`]; those of the repair itself are in [`Repaired::ended`]: `Denied` to whoever is not the
-/// pool's owner; `HostDown` when a server does not answer, or one whose slots or files another asks for.
+/// Errors: those of [`check_pool`]; those of the repair itself are in [`Repaired::ended`]: `Denied` to a caller
+/// that is not the pool's owner; `HostDown` when a server does not answer, or one whose slots or files another
+/// asks for.
 pub fn check_and_repair(
     servers: &impl Servers,
     lost: &[LostStores],
@@ -48,8 +49,9 @@ pub fn check_and_repair(
     Ok(Repaired { checked, mended, ended })
 }
 
-/// Has every server hold what came in others' names against what those know, and let go of what they know
-/// nothing of; `found` names the lanes that do not fit to their files. `mended` hears what was mended, as it goes.
+/// Has every server compare what came in the name of other slots with what those slots know, and drop what they
+/// do not know; `found` names the lanes that do not fit their files. `mended` is called with each repair as it
+/// happens.
 fn repair(servers: &impl Servers, found: &Checked, mut mended: impl FnMut(ServerId, Trouble)) -> Result<()> {
     let map = servers.map()?;
     for server in serving(&map) {

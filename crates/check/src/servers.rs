@@ -6,7 +6,7 @@ use std::time::Duration;
 use ramlace_base::{InodeId, Result, ServerId};
 use ramlace_wire::{ClusterMap, Request};
 
-/// What mounts have told of stores that they lost: the file, and a sentence of it.
+/// What mounts have reported of stores that they lost: the file, and a sentence about it.
 pub type LostStores = (InodeId, String);
 
 /// The servers of a pool, as a caller reaches them.
@@ -28,7 +28,7 @@ pub(crate) fn serving(map: &ClusterMap) -> Vec<ServerId> {
     map.servers.iter().filter(|entry| !entry.forgotten).map(|entry| entry.server).collect()
 }
 
-/// Asks a server for page after page; `take` tells what to ask next.
+/// Asks a server for page after page; `take` returns what to ask next.
 pub(crate) fn pages<R: Request>(
     servers: &impl Servers,
     server: ServerId,

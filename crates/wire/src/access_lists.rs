@@ -14,12 +14,12 @@ use crate::{Credentials, Owner};
 const VERSION: u32 = 2;
 const VERSION_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id of an entry that names nobody.
+/// The id of an entry that names no user and no group.
 const NO_ID: u32 = u32::MAX;
 /// Rights of one class: read, write, execute or search.
 const CLASS: u16 = 0o7;
 
-/// Whom an entry is about. In a list they come in this order.
+/// What an entry is about. In a list they come in this order.
 pub(crate) mod tag {
     pub const OWNER: u16 = 0x01;
     pub const USER: u16 = 0x02;
@@ -44,7 +44,7 @@ pub struct AccessList {
     users: Box<[Named]>,
     group: u16,
     groups: Box<[Named]>,
-    /// The most that named users and all groups have. There is one where anybody is named.
+    /// The most that named users and all groups have. There is one where a user or a group is named.
     mask: Option<u16>,
     other: u16,
 }
@@ -52,7 +52,8 @@ pub struct AccessList {
 /// What an inode has beyond its mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessLists {
-    /// Who may do what, where the mode alone does not say it. Its owner, mask and others are the mode's three classes.
+    /// The rights of users and groups, where the mode alone does not say them. Its owner, mask and others are
+    /// the mode's three classes.
     pub access: Option<AccessList>,
     /// What a directory hands down.
     pub default: Option<AccessList>,
@@ -72,7 +73,7 @@ impl AccessLists {
 impl AccessList {
     /// The list in an attribute's value; `None` for one without entries, which takes the list away.
     ///
-    /// Errors: `Unsupported` for a form that nobody knows, `Invalid` for what is no list, `ValueTooBig` for more entries
+    /// Errors: `Unsupported` for an unknown form, `Invalid` for what is no list, `ValueTooBig` for more entries
     /// than a kernel shows through a mount.
     pub fn from_attribute(bytes: &[u8]) -> Result<Option<AccessList>> {
         if bytes.is_empty() {
@@ -135,7 +136,8 @@ impl AccessList {
         self.mask.is_none()
     }
 
-    /// A change of the mode changes the owner's rights, the mask, and everybody's; named ones and the group stay.
+    /// A change of the mode changes the owner's rights, the mask, and those of all others; named ones and the
+    /// group stay.
     pub fn set_permissions(&mut self, mode: u16) {
         self.owner = mode >> 6 & CLASS;
         *self.mask.as_mut().unwrap_or(&mut self.group) = mode >> 3 & CLASS;
@@ -150,9 +152,9 @@ impl AccessList {
         list
     }
 
-    /// Whether it gives the user all of these rights, by the algorithm of POSIX.1e: the owner by the owner's entry, a named
-    /// user by that entry within the mask, whoever is in groups that it names by one of theirs within the mask, and
-    /// everybody else by the last.
+    /// Whether it gives the user all of these rights, by the algorithm of POSIX.1e: the owner by the owner's
+    /// entry, a named user by that entry within the mask, a user in groups that it names by one of theirs
+    /// within the mask, and all others by the last.
     #[must_use]
     pub fn allows(&self, owner: Owner, who: &Credentials, rights: u16) -> bool {
         let gives = |entry: u16| entry & rights == rights;

@@ -1,8 +1,8 @@
 //! What `ramlace check` asks: facts about everything that a server holds, page by page.
 //!
-//! Each server is asked for all of its slots and lanes, whatever the map says; only the pool's
-//! owner may ask. Pages are bounded, and together no snapshot: a pool that is at work is looked at
-//! twice, and what is wrong both times is wrong.
+//! Each server is asked for all of its slots and lanes, whatever the map says; only the pool's owner may ask.
+//! Pages are bounded, and together no snapshot: a pool that is at work is checked twice, and what is wrong both
+//! times is wrong.
 
 use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, ServerId, Slot, limits};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub struct LanesPage {
 pub struct LaneFacts {
     /// The lane.
     pub lane: LaneId,
-    /// The newest generation it has heard of; `None`: the server's table does not have it.
+    /// The newest generation that it has received; `None`: the server's table does not have it.
     pub generation: Option<Generation>,
     /// Length of its file in the store; `None`: the store does not have it.
     pub length: Option<u64>,
@@ -107,11 +107,11 @@ pub struct SlotFacts {
     pub inodes: u64,
     /// Operations begun here: the slot that was asked, and the number by which it knows them.
     pub asked: Vec<(Slot, u64)>,
-    /// Operations of others that hold something here: who began them, and their numbers.
+    /// Operations of others that hold something here: the slots that began them, and their numbers.
     pub held: Vec<(Slot, u64)>,
     /// Partitions here of directories whose home is another slot.
     pub partitions: Vec<PartitionFacts>,
-    /// Messages owed to others.
+    /// Pending messages to others.
     pub deliveries: u32,
     /// What is wrong.
     pub troubles: Vec<Trouble>,
@@ -137,7 +137,7 @@ numbered! {
         OpenOfNothing = 2,
         /// A slot keeps things for a session that has ended.
         SessionGone = 3,
-        /// An append was reserved by nobody.
+        /// An append was reserved by a session that does not exist.
         ReservationOfNobody = 4,
         /// Something is held for an operation that is not under way.
         HeldByNobody = 5,
@@ -145,7 +145,7 @@ numbered! {
         OperationStuck = 6,
         /// An inode has a number that is yet to be given out.
         NumberNotGivenOut = 7,
-        /// A slot takes operations for settled that the slot that coordinates them has yet to begin.
+        /// A slot takes operations for finished that the slot that coordinates them has yet to begin.
         NumbersAhead = 8,
         /// A lane does not fit to its file, by the word of the file's home.
         LaneAstray = 9,
@@ -180,7 +180,7 @@ pub struct CheckInodes {
 pub struct InodesPage {
     /// At most [`ramlace_base::limits::CHECK_INODES_MAX`].
     pub inodes: Vec<InodeFacts>,
-    /// What is wrong with them, as far as their slots can tell.
+    /// What is wrong with them, as far as their slots can find out.
     pub troubles: Vec<Trouble>,
     /// There are no more.
     pub end: bool,
@@ -214,9 +214,9 @@ pub struct FileFacts {
     pub generation: Generation,
     /// Where its bytes lie.
     pub layout: Layout,
-    /// It grew since its lanes were told to give back what they took ahead.
+    /// It grew since its lanes were asked to give back what they took ahead.
     pub untrimmed: bool,
-    /// Some lane has yet to hear of a truncation.
+    /// Some lane has yet to receive a truncation.
     pub cutting: bool,
 }
 
@@ -272,7 +272,7 @@ pub struct EntryFacts {
     pub inode: InodeId,
     /// What it says that is.
     pub kind: FileKind,
-    /// Its place is not that of its name: nobody finds it.
+    /// Its place is not that of its name: no lookup finds it.
     pub misplaced: bool,
 }
 

@@ -18,7 +18,7 @@ pub struct LaneTarget {
     /// The file's generation as the sender knows it. An older one than the lane's is
     /// answered with Retry; a newer one makes the lane ask the file's home first.
     pub generation: Generation,
-    /// The map's epoch when the file was created: tells a hole from a loss.
+    /// The map's epoch when the file was created: distinguishes a hole from a loss.
     pub created: Epoch,
     /// By what right a host's session asks; others need none.
     pub permit: Option<Permit>,
@@ -35,11 +35,12 @@ impl LaneTarget {
 numbered! {
     /// Whether a kernel keeps pages of what is read, and what may become of them.
     Keep {
-        /// Nobody keeps them.
+        /// No kernel keeps them.
         No = 1,
         /// Programs may store into them, and publish that later: the session gets a lease.
         Share = 2,
-        /// On a strict mount, where nobody stores into them: the session gets a lease, and nobody else owns them.
+        /// On a strict mount, where no program stores into them: the session gets a lease, and no other session
+        /// owns them.
         Strict = 3,
         /// On a strict mount, where programs store into them: the session owns them, and no other kernel has them. One page is
         /// waited for until all others have dropped it; several are Busy where others have some of them.
@@ -134,8 +135,8 @@ impl Request for WriteChunk {
     }
 }
 
-/// A [`WriteChunk`] by which the file grows, where the server of the lane is that of the file's home as well: what
-/// [`crate::namespace::Extend`] would tell the home goes along.
+/// A [`WriteChunk`] by which the file grows, where the server of the lane is that of the file's home as well:
+/// it carries what [`crate::namespace::Extend`] would send to the home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtendChunk {
     /// What is written, and where.
@@ -153,8 +154,8 @@ pub struct ExtendChunk {
 /// The bytes are in their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkExtended {
-    /// What the home knows of the size now. None: it is to be told of it by an [`crate::namespace::Extend`], and says why it
-    /// has not taken this one.
+    /// What the home knows of the size now. None: the home needs an [`crate::namespace::Extend`], whose answer
+    /// says why it has not taken this one.
     pub size: Option<SizeInfo>,
 }
 
@@ -233,9 +234,9 @@ impl Request for GrantLane {
     }
 }
 
-/// Asks for a descriptor of the lane's file for a kernel, which will read and map it without asking. From then on,
-/// until the home says that the handover is over, the lane has memory for every byte up to its end: what would make
-/// a hole takes memory, or writes zeros. Unix sockets only, same user only.
+/// Asks for a descriptor of the lane's file for a kernel, which will read and map it without asking. From then
+/// on, until the home says that the handover has ended, the lane has memory for every byte up to its end: what
+/// would make a hole takes memory, or writes zeros. Unix sockets only, same user only.
 ///
 /// Unsupported when the lane has holes already, or is not as long as the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! Family 0x01: the cluster map and who is in it.
+//! Family 0x01: the cluster map and the members of the pool.
 
 use ramlace_base::{Epoch, ServerId};
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,8 @@ impl Request for GetMap {
     type Reply = ClusterMap;
 }
 
-/// A server asks the coordinator to be taken into the map, or tells its new addresses.
-/// Answered with Retry until every server of the pool has joined.
+/// A server asks the coordinator to be taken into the map, or reports its new addresses. Answered with Retry
+/// until every server of the pool has joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinPool {
     /// The server and where it listens.

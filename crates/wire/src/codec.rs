@@ -25,12 +25,13 @@ pub trait Request: Serialize + DeserializeOwned {
         None
     }
 
-    /// Whether some state of a pool makes it true. What servers tell each other is checked where it comes in.
+    /// Whether some state of a pool makes it true. What servers send each other is checked where it arrives.
     fn is_possible(&self) -> bool {
         true
     }
 
-    /// Whether this can be the answer, in some state of a pool. Whoever asks checks it before believing anything of it.
+    /// Whether this can be the answer, in some state of a pool. The receiver checks it before it uses anything
+    /// of the answer.
     fn fits(&self, _reply: &Self::Reply) -> bool {
         true
     }
@@ -59,7 +60,7 @@ impl ErrorBody {
         ErrorBody { kind: error.kind().number(), message, map: None }
     }
 
-    /// The error that the body tells of.
+    /// The error in the body.
     #[must_use]
     pub fn into_error(self) -> Error {
         match ErrorKind::from_number(self.kind) {
@@ -71,8 +72,8 @@ impl ErrorBody {
     }
 }
 
-/// The bytes of a body. Panics when it is larger than a frame may carry: whoever builds a
-/// message keeps to its limits.
+/// The bytes of a body. Panics when it is larger than a frame may carry: the code that builds a message keeps
+/// to its limits.
 pub fn encode_body<T: Serialize>(body: &T) -> Vec<u8> {
     let bytes = postcard::to_stdvec(body).expect("every message can be written");
     assert!(bytes.len() <= limits::BODY_BYTES_MAX as usize, "a body of {} bytes was built", bytes.len());

@@ -1,6 +1,6 @@
 //! Family 0x07, too: barriers, cells, and waiting for a change of bytes.
 //!
-//! Whoever has to wait is told so at once and hears of the end by [`crate::listen::Listen`].
+//! A caller that has to wait gets that answer at once, and is notified of the end by [`crate::listen::Listen`].
 
 use ramlace_base::InodeId;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub struct ArriveBarrier {
 /// What became of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BarrierAnswer {
-    /// The round that is complete with this member, from 1; `None`: it waits, and an event will tell.
+    /// The round that is complete with this member, from 1; `None`: it waits for an event.
     pub passed: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ pub struct MissingMember {
     pub last: Option<MemberPlace>,
 }
 
-/// Who was missing when a member left; or the round that was complete before.
+/// The members that were missing when a member left; or the round that was complete before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BarrierLeft {
     /// The round was complete with this member: it has not left.
@@ -175,7 +175,7 @@ impl Request for ChangeInlineCell {
     }
 }
 
-/// Were these bytes changed since? A wait that is not 0 asks to be told when they are.
+/// Were these bytes changed since? A wait that is not 0 asks for a notification when they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchChange {
     /// The file.
@@ -195,7 +195,7 @@ pub struct WatchChange {
 /// Whether they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchAnswer {
-    /// They were, or nobody knows any more.
+    /// They were, or that is not known any more.
     pub changed: bool,
     /// Stands for the present state.
     pub number: u64,
@@ -232,7 +232,7 @@ impl Request for EndWatch {
     type Reply = ();
 }
 
-/// Bytes of a lane were changed by stores into its memory: whoever waits for that is to be told.
+/// Bytes of a lane were changed by stores into its memory: sessions that wait for that are to be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoteChange {
     /// The lane.

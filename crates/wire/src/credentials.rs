@@ -1,11 +1,11 @@
-//! Who asks: a user, his group, and the other groups he is in.
+//! The caller of a request: a user, the user's group, and the other groups of the user.
 
 use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use serde::{Deserialize, Serialize};
 
-/// To whom an inode belongs.
+/// The owner of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// User id.
@@ -14,7 +14,7 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// Who asks. A clone costs a counter.
+/// The caller of a request. A clone costs a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
     /// User id.
@@ -32,14 +32,15 @@ impl Credentials {
         Credentials { uid, gid, groups: Groups::NONE }
     }
 
-    /// Whom nobody is: who acts for no user, and the super-user of a machine that is not trusted so far.
+    /// The user `nobody`: for requests on behalf of no user, and for the super-user of a machine that is not
+    /// trusted so far.
     pub const NOBODY: Credentials = Credentials::new(65_534, 65_534);
 
-    /// Whoever has a file open on a host, as a server calls him: what he may do was asked when it was opened. No
-    /// user may say that he is this one.
+    /// The user of a file that is open on a host, which the server does not know: the rights were checked when
+    /// the file was opened. No caller may claim to be this user.
     pub const WHOEVER: Credentials = Credentials::new(u32::MAX - 1, u32::MAX - 1);
 
-    /// The super-user and his group as nobody; everybody else as he is.
+    /// The super-user and the super-user's group become nobody; other users stay as they are.
     #[must_use]
     pub fn squashed(self) -> Credentials {
         if self.is_super_user() {
@@ -50,7 +51,7 @@ impl Credentials {
         Credentials { uid, gid, groups: groups.without(0) }
     }
 
-    /// The super-user, whom no mode stops.
+    /// The super-user, whom no mode restricts.
     #[must_use]
     pub fn is_super_user(&self) -> bool {
         self.uid == 0
@@ -62,7 +63,7 @@ impl Credentials {
         self.gid == gid || self.groups.contains(gid)
     }
 
-    /// To whom belongs what the user makes.
+    /// The owner of what the user makes.
     #[must_use]
     pub fn owner(&self) -> Owner {
         Owner { uid: self.uid, gid: self.gid }

@@ -1,7 +1,8 @@
-//! Changes of one slot in one message, and delegations: a session to which a slot is delegated is answered by nobody but
-//! itself for a moment, and sends its changes of the slot later, many in one message.
+//! Changes of one slot in one message, and delegations: for a short time, a session to which a slot is
+//! delegated answers its own requests for it, and sends its changes of the slot later, many in one message.
 //!
-//! While a slot is delegated its server asks the holder to give it back before it looks into the slot for anybody else.
+//! While a slot is delegated its server asks the holder to give it back before it answers another caller from
+//! the slot.
 
 use ramlace_base::{InodeId, Sequence, Timestamp, limits};
 use serde::{Deserialize, Serialize};
@@ -65,7 +66,7 @@ pub struct Delegated {
     pub number: u64,
     /// The directory for which it was wanted, after the changes.
     pub directory: InodeInfo,
-    /// As whom the session makes its changes.
+    /// The user for whom the session makes its changes.
     pub who: Credentials,
     /// The next inode that is made in the slot.
     pub next: InodeId,

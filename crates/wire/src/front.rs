@@ -1,4 +1,4 @@
-//! What may stand in front of a request's body: for whom it is, and the path by which it is.
+//! What may stand in front of a request's body: the user on whose behalf it is, and the path by which it is.
 
 use ramlace_base::{Error, ErrorKind, Name, Result, limits};
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ pub struct Front<'a> {
 }
 
 impl Front<'_> {
-    /// The bytes of the front, which the header's flags then tell of.
+    /// The bytes of the front, which the header's flags then announce.
     pub fn encode(&self, header: &mut Header) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Some(who) = self.who {
@@ -30,7 +30,7 @@ impl Front<'_> {
     }
 }
 
-/// For whom a request with [`flags::ON_BEHALF`] is; returns what follows.
+/// The user of a request with [`flags::ON_BEHALF`]; also returns what follows.
 pub fn decode_on_behalf(kind: Kind, bytes: &[u8]) -> Result<(Credentials, &[u8])> {
     decode_part(kind, "for whom it is", bytes)
 }

@@ -21,8 +21,8 @@ pub mod flags {
     pub const DESCRIPTOR: u16 = 4;
     /// A request of a host session for one of its users: the body begins with [`crate::Credentials`].
     pub const ON_BEHALF: u16 = 8;
-    /// A request for an entry of the directory to which a path leads: in front of its body, behind for whom it is,
-    /// stand the path's names from the root on. It is done only while they lead there.
+    /// A request for an entry of the directory to which a path leads: in front of its body, after the user on
+    /// whose behalf it is, stand the path's names from the root on. It is done only while they lead there.
     pub const BY_PATH: u16 = 16;
     /// Every bit that has a meaning.
     pub const ALL: u16 = REPLY | ERROR | DESCRIPTOR | ON_BEHALF | BY_PATH;

@@ -1,4 +1,5 @@
-//! Who has which bytes in its kernel's pages, and who waits for whom: for people who look for what holds their programs up.
+//! Which sessions have which bytes in their kernels' pages, and which wait for which: for people who search for
+//! what delays their programs.
 
 use ramlace_base::{InodeId, SessionId};
 use serde::{Deserialize, Serialize};
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::numbered;
 use crate::{Kind, Request};
 
-/// Who has what of the bytes of this server?
+/// Which sessions have what of the bytes of this server?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListHolders {
     /// Of this file alone.
@@ -18,7 +19,7 @@ pub struct ListHolders {
 pub struct Holders {
     /// Those first about which most happens; at most [`ramlace_base::limits::HELD_PLACES_TOLD_MAX`].
     pub places: Vec<HeldPlace>,
-    /// Places that are not told.
+    /// Places that are left out.
     pub left_out: u64,
 }
 
@@ -52,14 +53,14 @@ pub struct Holder {
     pub recalls: u64,
     /// The oldest of them was made so long ago.
     pub millis: u64,
-    /// It has not answered in time, and nobody waits for it.
+    /// It has not answered in time, and no caller waits for it.
     pub fenced: bool,
 }
 
 numbered! {
     /// What a request that waits is for.
     WaitsTo {
-        /// Look at bytes once.
+        /// Read bytes once.
         Look = 1,
         /// Keep pages of a mount that is not strict.
         Share = 2,
@@ -75,7 +76,7 @@ numbered! {
 /// A request that waits for others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageWait {
-    /// Whose it is.
+    /// The session of the claim.
     pub session: SessionId,
     /// What it calls itself.
     pub label: String,
@@ -100,7 +101,7 @@ pub struct FoughtPage {
     pub millis: u64,
     /// The last change was so long ago.
     pub since_millis: u64,
-    /// From whom it was taken; the last few.
+    /// The sessions that it was taken from; the last few.
     pub sides: Vec<SessionId>,
 }
 

@@ -1,7 +1,7 @@
 //! Small files whose bytes live with their inode, in the namespace's family.
 //!
-//! A file begins inline and goes to its lanes once, for ever: whoever believes that it is in its
-//! lanes is right, and whoever believes that it is inline is told by its home.
+//! A file begins inline and goes to its lanes once, for ever: a client that knows it to be in its lanes is
+//! right for ever, and one that takes it for inline is corrected by the file's home.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Part of family 0x01: the pool's key book, which has its secrets, and says which keys of hosts were made and revoked.
 //!
-//! The coordinator's server keeps the book and tells every other server of a newer one until it has answered.
+//! The coordinator's server keeps the book and sends a newer one to every other server until that has answered.
 
 use std::fmt;
 
@@ -66,7 +66,7 @@ impl fmt::Display for HostKeyName {
 /// One key of a host: a name that is given again after a revocation has another number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostKeyId {
-    /// Whose it is.
+    /// The key's name.
     pub name: HostKeyName,
     /// Counts the keys of this name, from 1.
     pub serial: u32,
@@ -106,9 +106,9 @@ impl fmt::Debug for SecretBytes {
 pub struct PoolSecrets {
     /// What lies in the secret's file, and what servers use for what they begin.
     pub current: SecretBytes,
-    /// The one to come: not every server has heard of it.
+    /// The one to come: not every server has received it.
     pub next: Option<SecretBytes>,
-    /// The one before: those who have it still are let in until the owner ends that.
+    /// The one before: clients that still have it are accepted until the owner ends that.
     pub previous: Option<SecretBytes>,
 }
 
@@ -140,7 +140,7 @@ numbered! {
     Rotation {
         /// There is one secret.
         Over = 0,
-        /// Not every server has heard of the new one, so that nobody uses it yet.
+        /// Not every server has received the new one, so that it is not used yet.
         Coming = 1,
         /// The new one is in use; the old one still lets in.
         Going = 2,
@@ -189,7 +189,7 @@ impl KeyBook {
 pub enum KeyChange {
     /// A key for a host; the one that there is, when it was not revoked.
     MakeHost(HostKeyName),
-    /// The newest key of this name lets nobody in any more.
+    /// The newest key of this name is no longer accepted.
     RevokeHost(HostKeyName),
 }
 
@@ -217,7 +217,7 @@ pub struct KeysChanged {
     pub entry: HostKeyEntry,
     /// Of a key that was made: the line of its file.
     pub line: Option<KeyText>,
-    /// Servers that have not answered yet; they are told as soon as they do.
+    /// Servers that have not answered yet; they get the book as soon as they do.
     pub untold: Vec<ServerId>,
 }
 
@@ -239,7 +239,7 @@ impl Request for GetKeyBook {
     }
 }
 
-/// The coordinator's server tells another of the book. Answered when it counts there.
+/// The coordinator's server sends another the book. Answered when it is in force there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HearKeyBook {
     /// The book.
@@ -251,7 +251,7 @@ impl Request for HearKeyBook {
     type Reply = ();
 }
 
-/// The pool's owner asks a server for its book and for whose sessions it has.
+/// The pool's owner asks a server for its book and for the keys of its sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListKeys {}
 
@@ -285,7 +285,7 @@ impl Request for ListKeys {
 /// The pool's owner changes the pool's secret. To the coordinator's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotateSecret {
-    /// The secret before lets nobody in any more; otherwise a new one is made.
+    /// The previous secret is no longer accepted; otherwise a new one is made.
     pub finish: bool,
 }
 
@@ -296,7 +296,8 @@ pub struct SecretRotated {
     pub rotation: Rotation,
     /// The secret that counts from now on, or still.
     pub secret: SecretBytes,
-    /// Servers that have not heard of it yet, or could not write it into its file; they are told until they have.
+    /// Servers that have not received it yet, or could not write it into its file; it is sent to them until
+    /// they have.
     pub untold: Vec<ServerId>,
 }
 

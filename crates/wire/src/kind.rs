@@ -56,7 +56,8 @@ messages! {
     StopServer = 0x0005, OWNER;
     /// What a server has counted.
     GetMetrics = 0x0006, OWNER;
-    /// The session is alive, and hears what its server tells unasked; answered when there is something.
+    /// The session is alive, and waits for what its server sends unasked (a long poll); answered when there is
+    /// something.
     Listen = 0x0007, SESSION;
 
     /// The cluster map.
@@ -79,7 +80,7 @@ messages! {
     GetKeyBook = 0x0109, PEER;
     /// Coordinator to server: there is a newer key book.
     HearKeyBook = 0x010a, PEER;
-    /// The key book, and whose sessions a server has.
+    /// The key book, and the keys of a server's sessions.
     ListKeys = 0x010b, OWNER;
     /// Change the pool's secret.
     RotateSecret = 0x010c, OWNER;
@@ -173,7 +174,7 @@ messages! {
     CheckEntries = 0x0323, OWNER;
     /// Open the file that has a name.
     OpenEntry = 0x0324, USER.by_path().changes();
-    /// A mutation is given up: it is not done any more.
+    /// A mutation is cancelled: it is not done any more.
     GiveUp = 0x0325, USER.changes();
     /// A kernel will read and map the file without asking.
     HandOver = 0x0326, OPEN_FILE.changes();
@@ -181,7 +182,8 @@ messages! {
     NoteMemory = 0x0327, OPEN_FILE.changes();
     /// What proves to lanes for what the session has a file open.
     GetPermit = 0x0328, OPEN_FILE;
-    /// For `check --repair`: a server holds what it was told against those who must know.
+    /// For `check --repair`: a server compares what it was sent with what the slots and homes that must know it
+    /// know.
     Mend = 0x0329, OWNER;
     /// The same for lanes and their files.
     MendLanes = 0x032a, OWNER;
@@ -214,7 +216,7 @@ messages! {
 
     /// Lock bytes of a file, or unlock them.
     SetLock = 0x0701, SESSION.changes();
-    /// Give up a wait for a lock.
+    /// Cancel a wait for a lock.
     CancelLock = 0x0702, SESSION.changes();
     /// The lock that is in the way.
     GetLock = 0x0703, SESSION;
@@ -232,7 +234,7 @@ messages! {
     ChangeCell = 0x070a, LANE.changes();
     /// Change a number in a file whose bytes live with its inode.
     ChangeInlineCell = 0x070b, OPEN_FILE.changes();
-    /// Were some bytes changed, and tell when they are.
+    /// Were some bytes changed; else a notification when they are.
     WatchChange = 0x070c, LANE;
     /// Wait for that no longer.
     EndWatch = 0x070d, SESSION;
@@ -247,7 +249,7 @@ messages! {
     EndRecalls = 0x0713, SESSION.shows(Shows::Nothing);
     /// Wait until what was written back is seen everywhere.
     WaitPublished = 0x0714, SESSION.shows(Shows::Nothing);
-    /// Whose kernels have which bytes, and who waits for whom.
+    /// Which sessions' kernels have which bytes, and which sessions wait for which.
     ListHolders = 0x0715, OWNER.shows(Shows::Nothing);
     /// All leases on names and attributes last longer.
     RenewLeases = 0x0716, SESSION.shows(Shows::Nothing);

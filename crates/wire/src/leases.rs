@@ -1,5 +1,5 @@
-//! Leases, in the family of locks and events: what a session may believe for a short while without asking, and how
-//! it is told that it may not any more.
+//! Leases, in the family of locks and events: what a session may rely on for a short while without asking, and
+//! how it is notified that it may not any more.
 //!
 //! A lease is on an inode: on its attributes, or on the names in it. It lasts for
 //! [`ramlace_base::limits::LEASE_MILLIS`] from the moment before the request for it left.
@@ -93,10 +93,10 @@ impl Request for LeaseAttributes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewLeases {}
 
-/// What a renewal is worth: nothing is renewed that the session was told, or will be told, to be recalled.
+/// The effect of a renewal: no lease is renewed whose recall the session has received, or will receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeasesRenewed {
-    /// They were; `false`: the session does not hear of recalls, or has too many to hear of.
+    /// They were; `false`: the session receives no recalls, or has too many to receive.
     pub renewed: bool,
     /// The server's life, as by [`crate::listen::News`].
     pub life: u64,
@@ -147,7 +147,7 @@ impl DataRecall {
     }
 }
 
-/// A slot that is delegated to the session, and that somebody else asks about.
+/// A slot that is delegated to the session, and that another session asks about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelegationRecall {
     /// The slot.
@@ -161,8 +161,8 @@ pub struct DelegationRecall {
 pub struct EndRecalls {
     /// No kernel page of these is left, and every write-back of one was answered.
     pub done: Vec<u64>,
-    /// The kernel cannot drop these yet, because a write of its own has their pages locked; it drops them as soon as
-    /// that is answered. Nobody waits for them any longer, and they are yet to be acknowledged.
+    /// The kernel cannot drop these yet, because a write of its own has their pages locked; it drops them as
+    /// soon as that is answered. No answer waits for them any longer, and they are yet to be acknowledged.
     pub blocked: Vec<u64>,
     /// Nothing is left of what the kernel had before this life of the server, and every write-back of that was answered. 0: of no
     /// life is this said.

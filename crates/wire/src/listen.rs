@@ -1,6 +1,8 @@
-//! What a server tells a session without being asked: the answers to a request that is always open.
+//! What a server sends a session without being asked: the answers to a request that is always open (a long
+//! poll).
 //!
-//! Each session has one connection for it with each server. The requests say that the session is alive, so that nothing else has to.
+//! Each session has one connection for it with each server. The requests show that the session is alive, so
+//! that nothing else has to.
 
 use ramlace_base::limits;
 use serde::{Deserialize, Serialize};
@@ -9,16 +11,17 @@ use crate::leases::{DataRecall, DelegationRecall, Recall};
 use crate::locks::Event;
 use crate::{ClusterMap, Kind, Request};
 
-/// The session is alive; what is there for it? Answered when there is something, or after a while. A newer map than that of the header is
-/// something, unless that has none. A request takes the place of those that came before it, and acknowledges what they were told.
+/// The session is alive; what is new for it? Answered when there is something, or after a while. A newer map
+/// than that of the header is something, unless that has none. A request takes the place of those that came
+/// before it, and acknowledges what was sent in answer to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
-    /// The session believes things by leases. Otherwise it is given none, and hears of nothing else.
+    /// The session relies on leases. Otherwise it is given none, and receives nothing else.
     pub leases: bool,
     /// Recalls up to this number are done: nothing is believed by their leases any more. 0 on a new connection.
     pub heard: u64,
-    /// Data recalls up to this number were told; they are acknowledged by [`crate::leases::EndRecalls`]. 0 on a new connection:
-    /// all that are not acknowledged are told again.
+    /// Data recalls up to this number were received; they are acknowledged by [`crate::leases::EndRecalls`]. 0
+    /// on a new connection: all that are not acknowledged are sent again.
     pub told: u64,
     /// The server's life as the asker knows it; when that is another than this one, it is answered at once. 0: not known
     /// yet.
@@ -32,15 +35,16 @@ pub struct News {
     pub recalls: Vec<Recall>,
     /// Those of leases on bytes; at most as many.
     pub data: Vec<DataRecall>,
-    /// Slots that are delegated to the session, and that somebody else asks about: they are to be given back by
-    /// [`crate::delegation::ChangeMany`]. At most as many; told again while they are not.
+    /// Slots that are delegated to the session, and that another session asks about: they are to be given back
+    /// by [`crate::delegation::ChangeMany`]. At most as many; sent again while they are not given back.
     pub delegations: Vec<DelegationRecall>,
     /// What has happened, oldest first; at most as many.
     pub events: Vec<Event>,
     /// A newer map than the session's.
     pub map: Option<ClusterMap>,
-    /// The server's life: a number that no other life of it has, and not 0. A new life knows who had leases on data, and not
-    /// on what: whoever had some drops all that it has of this server, and says so by [`crate::leases::EndRecalls`].
+    /// The server's life: a number that no other life of it has, and not 0. A new life knows which sessions had
+    /// leases on data, but not on what: a session that had some drops all that it has of this server, and says
+    /// so by [`crate::leases::EndRecalls`].
     pub life: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Family 0x07: locks on files, and what a server tells a session when it happens.
+//! Family 0x07: locks on files, and what a server sends a session when it happens.
 //!
-//! A lock belongs to an owner: a number that its session has chosen. Whoever has to wait is told so
-//! at once and hears of the grant by [`crate::listen::Listen`].
+//! A lock belongs to an owner: a number that its session has chosen. A caller that has to wait gets that answer
+//! at once, and is notified of the grant by [`crate::listen::Listen`].
 
 use ramlace_base::{Generation, InodeId, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ numbered! {
     LockKind {
         /// Others may hold shared locks, too.
         Shared = 1,
-        /// Nobody else holds any.
+        /// No other owner holds any.
         Exclusive = 2,
     }
 }
@@ -35,9 +35,9 @@ numbered! {
     LockOutcome {
         /// It is held; or what was to be unlocked is.
         Granted = 1,
-        /// It waits its turn; an event will tell.
+        /// It waits its turn; an event will follow.
         Queued = 2,
-        /// Somebody is in the way, and nothing has changed; or the wait is given up.
+        /// Another owner is in the way, and nothing has changed; or the wait is cancelled.
         Refused = 3,
     }
 }
@@ -45,7 +45,7 @@ numbered! {
 /// The end of a range that goes as far as any file may.
 pub const LOCK_END: u64 = 1 << 63;
 
-/// Who holds a lock: a number of a session.
+/// The holder of a lock: a number of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LockOwner {
     /// The session.
@@ -54,7 +54,7 @@ pub struct LockOwner {
     pub owner: u64,
 }
 
-/// What tells two states of a file's bytes apart, at the moment of an answer.
+/// What distinguishes two states of a file's bytes, at the moment of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockedFile {
     /// The published size.
@@ -63,7 +63,7 @@ pub struct LockedFile {
     pub generation: Generation,
     /// When it was last changed, by the home's clock.
     pub changed: Timestamp,
-    /// A kernel may have changed it since, and nobody heard of it: see [`crate::namespace::HandOver`].
+    /// A kernel may have changed it since, without notice: see [`crate::namespace::HandOver`].
     pub handed: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct SetLock {
     pub inode: InodeId,
     /// Which of its locks.
     pub table: LockTable,
-    /// For whom.
+    /// The owner.
     pub owner: u64,
     /// `None` unlocks.
     pub kind: Option<LockKind>,
@@ -88,7 +88,7 @@ pub struct SetLock {
     pub start: u64,
     /// Behind the last byte; [`LOCK_END`] for all that follow.
     pub end: u64,
-    /// The owner's process, for those who ask in the same session.
+    /// The owner's process, for callers in the same session.
     pub pid: u32,
     /// The session's number for this wait; 0: it does not wait. The same number again asks what has become of it.
     pub wait: u64,
@@ -114,7 +114,7 @@ impl Request for SetLock {
     }
 }
 
-/// Gives up a wait. `Granted` when the lock is held already.
+/// Cancels a wait. `Granted` when the lock is held already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelLock {
     /// The file.
@@ -139,7 +139,7 @@ pub struct GetLock {
     pub inode: InodeId,
     /// Which of its locks.
     pub table: LockTable,
-    /// Who asks.
+    /// The owner that asks.
     pub owner: u64,
     /// What it would lock.
     pub kind: LockKind,
@@ -149,7 +149,7 @@ pub struct GetLock {
     pub end: u64,
 }
 
-/// A lock that somebody holds.
+/// A lock that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldLock {
     /// Its kind.
@@ -178,7 +178,7 @@ impl Request for GetLock {
     }
 }
 
-/// Something that a session waits for has happened. Told once: who loses a connection asks again for
+/// Something that a session waits for has happened. Sent once: a session that loses a connection asks again for
 /// everything that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
@@ -218,22 +218,22 @@ impl Event {
     }
 }
 
-/// Does a wait of this session close a cycle of owners that wait for each other? Then the wait is
-/// given up. Asked of slot 0, which looks for one cycle after the other.
+/// Does a wait of this session close a cycle of owners that wait for each other? Then the wait is cancelled.
+/// Asked of slot 0, which searches for one cycle after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindDeadlock {
     /// The file.
     pub inode: InodeId,
     /// The session's number for the wait.
     pub wait: u64,
-    /// Who waits.
+    /// The owner that waits.
     pub owner: u64,
 }
 
 /// Whether there is a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadlockFound {
-    /// There is one, and the wait is given up.
+    /// There is one, and the wait is cancelled.
     pub found: bool,
     /// It waits still. If neither is so, it was granted, or an answer to this was lost.
     pub waits: bool,
@@ -256,11 +256,11 @@ pub struct ListLockWaits {
 pub struct LockWait {
     /// The file.
     pub inode: InodeId,
-    /// Who waits.
+    /// The owner that waits.
     pub owner: LockOwner,
     /// The session's number for the wait.
     pub wait: u64,
-    /// Whom for.
+    /// The owners that it waits for.
     pub blockers: Vec<LockOwner>,
 }
 
@@ -281,7 +281,7 @@ impl Request for ListLockWaits {
 pub struct EndLockWait {
     /// The file.
     pub inode: InodeId,
-    /// Whose wait it is.
+    /// The session of the wait.
     pub session: SessionId,
     /// The session's number for the wait.
     pub wait: u64,

@@ -1,8 +1,8 @@
-//! What `ramlace check --repair` asks: a server holds what it was told against those who must know, and lets go of what
-//! they know nothing of.
+//! What `ramlace check --repair` asks: a server compares what it was sent with what the slots and homes that
+//! must know it know, and drops what they do not know.
 //!
-//! Whoever has the pool's secret can say in another server's name what could be true. Nothing shows that when it comes;
-//! afterwards the slot, or the file's home, in whose name it was said can be asked.
+//! Every holder of the pool's secret can send, in another server's name, what could be true. Nothing shows that
+//! when it comes; afterwards the slot, or the file's home, in whose name it was sent can be asked.
 
 use ramlace_base::{LaneId, Slot, limits};
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,8 @@ pub struct QueryOperations {
 pub struct OperationsKnown {
     /// The number that its next operation gets; it has given out none from here on.
     pub next: u64,
-    /// Those that are not settled everywhere, in order: who was asked for a part, and the operation's number there.
+    /// Those that are not finished everywhere, in order: the slot that was asked for a part, and the
+    /// operation's number there.
     pub unsettled: Vec<(Slot, u64)>,
 }
 

@@ -62,7 +62,7 @@ impl MessageMetrics {
 /// One session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionMetrics {
-    /// The first bytes of its number: tells sessions with one label apart, on all servers alike.
+    /// The first bytes of its number: distinguishes sessions with one label, on all servers alike.
     pub session: u32,
     /// Program and process, as they call themselves.
     pub label: String,

@@ -1,5 +1,5 @@
-//! Family 0x04: what slots and lanes tell each other. Every message may arrive more than
-//! once, and means the same each time.
+//! Family 0x04: the messages between slots and lanes. Every message may arrive more than once, and means the
+//! same each time.
 
 use ramlace_base::{Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits};
 use serde::{Deserialize, Serialize};
@@ -18,16 +18,16 @@ pub struct Token {
     pub sequence: Sequence,
 }
 
-/// Places a two-slot operation among those of the slot that coordinates it, so that the other
-/// slot knows a late duplicate for what it is, and need not remember settled operations for ever.
+/// Places a two-slot operation among those of the slot that coordinates it, so that the other slot recognises a
+/// late duplicate, and need not remember finished operations for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentStamp {
     /// The slot that coordinates.
     pub coordinator: Slot,
     /// The operation's number at the coordinator; never reused.
     pub number: u64,
-    /// Every operation between these two slots with a smaller number is settled on both sides
-    /// (or died with the coordinator's memory: then it is aborted).
+    /// Every operation between these two slots with a smaller number is finished on both sides (or died with
+    /// the coordinator's memory: then it is aborted).
     pub open_from: u64,
 }
 
@@ -37,9 +37,9 @@ impl IntentStamp {
     }
 }
 
-/// Asks a slot to hold its part of an operation ready: it has checked that the part can be done, and
-/// keeps it possible, until [`Settle`] says whether it is done. A part that meets another undecided
-/// operation is refused with Busy: no question waits for another, so no two wait for each other.
+/// Asks a slot to hold its part of an operation ready: it has checked that the part can be done, and keeps it
+/// possible, until [`Settle`] says whether it is done. A part that meets another undecided operation is refused
+/// with Busy: no request waits for another, so no two wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepare {
     /// The client's mutation.
@@ -48,9 +48,9 @@ pub struct Prepare {
     pub stamp: IntentStamp,
     /// The slot that is asked.
     pub slot: Slot,
-    /// Tells the parts of one operation apart; the same number is the same part.
+    /// Distinguishes the parts of one operation; the same number is the same part.
     pub number: u32,
-    /// As whom the client acts.
+    /// The user for whom the client acts.
     pub who: Credentials,
     /// When the operation began.
     pub now: Timestamp,
@@ -79,7 +79,7 @@ pub enum Part {
     SealDirectory {
         /// The directory.
         inode: InodeId,
-        /// Whom it must belong to.
+        /// The user that must own it.
         owner: Option<u32>,
     },
     /// link: one more entry leads to the inode. Answered with `Linked`.
@@ -91,7 +91,7 @@ pub enum Part {
     LowerLinks {
         /// A file or a symbolic link.
         inode: InodeId,
-        /// Whom it must belong to.
+        /// The user that must own it.
         owner: Option<u32>,
     },
     /// rename: the new entry, and all that lives in the new entry's slot: the inode itself, and
@@ -103,10 +103,10 @@ pub enum Part {
         inode: InodeId,
         /// A directory's new parent, when it changes.
         parent: Option<InodeId>,
-        /// Whom it must belong to.
+        /// The user that must own it.
         owner: Option<u32>,
     },
-    /// A directory changes its parent: nobody else's does meanwhile. Asked of slot 0.
+    /// A directory changes its parent: no other directory does meanwhile. Asked of slot 0.
     OrderMoves,
     /// A directory is spread over slots: some of its entries live in this one from now on.
     TakePartition(TakePartition),
@@ -148,7 +148,7 @@ pub struct PutEntry {
     pub kind: FileKind,
     /// The directory that it comes from.
     pub from: InodeId,
-    /// Whom the inode must belong to.
+    /// The user that must own the inode.
     pub owner: Option<u32>,
     /// What happens to the name's old entry.
     pub mode: RenameMode,
@@ -234,7 +234,7 @@ pub struct Target {
     pub inode: InodeId,
     /// What it is.
     pub kind: FileKind,
-    /// Whom it must belong to: a sticky directory's rule, which only the inode's home can check.
+    /// The user that must own it: a sticky directory's rule, which only the inode's home can check.
     pub owner: Option<u32>,
 }
 
@@ -315,7 +315,7 @@ pub struct CutLane {
     pub generation: Generation,
     /// Bytes of the lane that stay.
     pub length: u64,
-    /// Whose kernel knows of it: the session that has truncated the file. All zero: nobody's.
+    /// The session that has truncated the file, whose kernel knows of it. All zero: no session.
     pub by: SessionId,
 }
 
@@ -390,14 +390,14 @@ impl Request for QueryInode {
     }
 }
 
-/// A lane is about to begin with bytes that a session writes: what [`QueryInode`] asks, and if the file's bytes live with its
-/// inode and there are none, they live in its lanes from now on. Where a kernel keeps what it has of them, they stay: who writes
-/// has them promoted then.
+/// A lane is about to begin with bytes that a session writes: what [`QueryInode`] asks, and if the file's bytes
+/// live with its inode and there are none, they live in its lanes from now on. Where a kernel keeps what it has
+/// of them, they stay inline: the writer has them promoted then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeginLane {
     /// The file.
     pub inode: InodeId,
-    /// Who writes.
+    /// The session that writes.
     pub by: SessionId,
 }
 
@@ -416,7 +416,7 @@ impl Request for BeginLane {
 pub struct QueryPages {
     /// The file.
     pub inode: InodeId,
-    /// Who has the pages.
+    /// The session that has the pages.
     pub session: SessionId,
 }
 
@@ -433,7 +433,7 @@ pub struct FillLane {
     pub lane: LaneId,
     /// The slot it lies in.
     pub slot: Slot,
-    /// The generation that the file took for this: tells a late duplicate.
+    /// The generation that the file took for this: identifies a late duplicate.
     pub generation: Generation,
     /// From the lane's first byte on.
     pub bytes: Bytes,
@@ -450,14 +450,14 @@ impl Request for FillLane {
     }
 }
 
-/// Nobody has the file open any more, or no kernel has it: pages beyond its end are given back.
+/// No session has the file open any more, or no kernel has it: pages beyond its end are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrimLane {
     /// The lane.
     pub lane: LaneId,
     /// The slot it lies in.
     pub slot: Slot,
-    /// Handovers to kernels up to this number are over.
+    /// Handovers to kernels up to this number have ended.
     pub handovers_over: u64,
 }
 

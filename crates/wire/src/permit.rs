@@ -1,8 +1,8 @@
 //! Permits: what the session of a host may do with the bytes of a file that it has opened.
 //!
-//! The file's home works a permit out when it opens the file, and every lane can tell whether it is one: both
-//! know a key that the pool's servers alone have. So a host reaches no byte of a file that none of its users opened, and no
-//! lane has to ask anybody. Sessions of the owner and of servers have every right, and no permit.
+//! The file's home computes a permit when it opens the file, and every lane can check it: both know a key that
+//! the pool's servers alone have. So a host reaches no byte of a file that none of its users opened, and no
+//! lane has to ask another server. Sessions of the owner and of servers have every right, and no permit.
 
 use ramlace_base::InodeId;
 use serde::{Deserialize, Serialize};

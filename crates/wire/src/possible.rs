@@ -1,7 +1,7 @@
-//! What no state of a pool makes true, so that whoever says it is wrong: checked where a message is taken in, before
-//! anything is worked out from it. A reply that a client or a server gets is held to the request that it answers; what
-//! servers tell each other is held to itself. Here is what all families share; `is_possible` of a message's own type stands
-//! beside the type.
+//! What no state of a pool makes true, so that a message that says it is wrong: checked where a message is
+//! received, before it is used. A reply that a client or a server gets is compared with the request that it
+//! answers; a message between servers is checked by itself. This file has what all families share;
+//! `is_possible` of a message's own type stands beside the type.
 
 use ramlace_base::{Generation, InodeId, LaneId, limits};
 

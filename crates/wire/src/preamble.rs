@@ -1,5 +1,5 @@
-//! The first 16 bytes of each direction, before the handshake: so that a stranger, an old
-//! version and a wrong port are told apart before any cryptography runs.
+//! The first 16 bytes of each direction, before the handshake: so that a stranger, an old version and a wrong
+//! port are distinguished before any cryptography runs.
 //!
 //! client → server: preamble, then Noise message 1. Server → client: preamble, then Noise
 //! message 2 when `status` is [`Status::Welcome`], else a UTF-8 line that says why not. Client →
@@ -52,7 +52,7 @@ pub struct Preamble {
     pub version: u16,
     /// Always `Welcome` from clients.
     pub status: Status,
-    /// As whom a client connects, by number; 0 from servers.
+    /// The role in which a client connects, by number; 0 from servers.
     pub role: u8,
     /// Bytes that follow; at most [`PREAMBLE_PAYLOAD_BYTES_MAX`].
     pub payload_bytes: u32,

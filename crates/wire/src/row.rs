@@ -1,10 +1,10 @@
 //! What is to be known of a message before its body is read: one row each, in [`crate::Kind`]'s table. Rights, routing, the
 //! gate for answers, counters and the tables of `docs/WIRE.md` follow from it.
 
-/// Who may ask it.
+/// Which callers may ask it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// Whoever has proved a key, before it has a session, too.
+    /// Any caller that has proved a key, before it has a session, too.
     Anyone,
     /// The session of a client, of a host or of another server.
     Session,
@@ -14,12 +14,12 @@ pub enum Asker {
     Peer,
 }
 
-/// As whom the session of a host asks it.
+/// For which user the session of a host asks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForWhom {
     /// As itself.
     Itself,
-    /// For one of its users, named in front of the body, or for nobody.
+    /// For one of its users, named in front of the body, or for no user.
     User,
     /// By a file that it has open: the rights were checked when it was opened.
     OpenFile,
@@ -41,9 +41,9 @@ pub enum Shows {
 /// A message's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Who may ask it.
+    /// Which callers may ask it.
     pub asker: Asker,
-    /// As whom the session of a host asks it.
+    /// For which user the session of a host asks it.
     pub for_whom: ForWhom,
     /// What its answer shows.
     pub shows: Shows,

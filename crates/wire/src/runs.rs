@@ -101,7 +101,7 @@ impl Tile {
     #[must_use]
     pub fn once(mut runs: Vec<Strided>) -> Tile {
         let start = runs.first().map_or(0, |first| first.offset);
-        // One that lies before the first makes no sense, and is told as such.
+        // One that lies before the first makes no sense, and is reported as such.
         runs.iter_mut().for_each(|run| run.offset = run.offset.wrapping_sub(start));
         Tile { start, runs, count: 1, stride: 0 }
     }

@@ -26,7 +26,7 @@ pub struct OpenSession {
     pub kind: SessionKind,
     /// The session must exist already: an ended one answers Stale instead of beginning anew.
     pub resume: bool,
-    /// Who this is, for people: program and process id.
+    /// The name of the session, for people: program and process id.
     pub label: String,
 }
 
@@ -41,9 +41,9 @@ pub struct SessionOpened {
     pub host: HostId,
     /// The map it believes in.
     pub epoch: Epoch,
-    /// As whom the session acts.
+    /// The user for whom the session acts.
     pub credentials: Credentials,
-    /// The session ends when it has not been heard for so long.
+    /// The session ends when nothing was received from it for so long.
     pub expiry_millis: u64,
 }
 

@@ -61,7 +61,8 @@ numbered! {
         Coherent = 1,
         /// At once: a page that may be stored into is in one kernel at a time.
         Strict = 2,
-        /// When it is published; and nobody waits for what a mount still shows: its programs refresh, or take a lock.
+        /// When it is published; and no answer waits for what a mount still shows: its programs refresh, or
+        /// take a lock.
         Relaxed = 3,
     }
 }
@@ -272,7 +273,8 @@ pub struct Layout {
     pub stride: u16,
     /// Copies of each chunk.
     pub copies: u8,
-    /// The map's epoch when the file was created, or left its inode for its lanes: tells a hole from a loss.
+    /// The map's epoch when the file was created, or left its inode for its lanes: distinguishes a hole from a
+    /// loss.
     pub created: Epoch,
 }
 

@@ -16,7 +16,7 @@ pub struct Walk {
     /// The names, each an entry of what the one before leads to; from 1 to
     /// [`ramlace_base::limits::WALK_NAMES_MAX`].
     pub names: Vec<Name>,
-    /// Tell everything about what the last name leads to.
+    /// Return everything about what the last name leads to.
     pub info: bool,
     /// With it the bytes of a file that has them inline, if they may be read.
     pub bytes: bool,

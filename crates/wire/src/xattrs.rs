@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::numbered;
 use crate::{Kind, Request};
 
-/// Whose an extended attribute is: the first part of its name.
+/// The class of an extended attribute: the first part of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrClass {
     /// `user.`: by the rights of the file or directory.
@@ -88,7 +88,7 @@ impl XattrName {
         &self.0
     }
 
-    /// Whose it is.
+    /// Its class.
     #[must_use]
     pub fn class(&self) -> XattrClass {
         if is_list(&self.0) {

@@ -1,7 +1,9 @@
-//! Entries, one after the other: whether they lead somewhere, lie where they are looked for, and are there once.
+//! Entries, one after the other: whether they lead somewhere, lie where a lookup finds them, and are there
+//! once.
 //!
-//! They come when all inodes are known, page by page in the order of their places. What they add up to (links, paths,
-//! directories inside each other) is noted in the look and judged when it ends.
+//! They come when all inodes are known, page by page in the order of their places. What they add up to (links,
+//! paths, directories inside each other) is collected during a look (one pass of the check) and judged when it
+//! ends.
 
 use ramlace_base::{InodeId, Name, ServerId};
 use ramlace_layout::COLLISION_BITS;

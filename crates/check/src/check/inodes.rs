@@ -1,5 +1,5 @@
-//! Inodes, when everything was told: whether as many entries lead to each as it counts, whether directories are a tree, and
-//! whose parts are left of directories that are gone.
+//! Inodes, when all facts have arrived: whether as many entries lead to each as it counts, whether directories
+//! are a tree, and which parts are left of directories that are gone.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ impl Check<'_> {
         }
     }
 
-    /// Without entries an inode lives as long as somebody has it open.
+    /// Without entries an inode lives as long as a session has it open.
     fn check_nameless(&mut self, id: InodeId, known: &Known) {
         if known.open {
             self.checked.counts.open_without_name += 1;

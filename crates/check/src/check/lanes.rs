@@ -1,6 +1,6 @@
 //! Lanes: whether each belongs to a file, lies where the file's layout says, is as old as the file, and takes what it needs.
 //!
-//! They come when all inodes are known. Lanes that should be there and are not are told when the look ends.
+//! They come when all inodes are known. Lanes that should be there and are not are reported when the look ends.
 
 use ramlace_base::{LaneId, ServerId, limits};
 use ramlace_layout::{lane_length, lane_slot};
@@ -69,7 +69,7 @@ impl Check<'_> {
         }
     }
 
-    /// Nobody has the file open: the lane has what it needs and no more.
+    /// No session has the file open: the lane has what it needs and no more.
     fn check_lane_memory(&mut self, server: ServerId, facts: &LaneFacts, file: &FileFacts) {
         let LaneId { inode, lane } = facts.lane;
         let Some(length) = facts.length else { return };

@@ -1,4 +1,4 @@
-//! What went with servers that were forgotten: what is wrong because of that is told as such.
+//! What was lost with servers that were forgotten: findings that follow from that are reported as such.
 
 use ramlace_base::{Epoch, InodeId, Slot};
 

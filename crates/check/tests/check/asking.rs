@@ -1,4 +1,4 @@
-//! What servers are asked, how often, and what is believed of several looks.
+//! Which requests servers get, how often, and what is kept of several looks.
 
 use ramlace_base::{ErrorKind, InodeId, LaneId, ServerId, Slot, limits};
 use ramlace_check::{CheckCounts, FindingKind, check_and_repair, check_pool};
@@ -89,7 +89,7 @@ fn of_what_servers_doubt_only_numbers_ahead_are_told_by_a_check_that_mends_nothi
     assert_eq!(servers.doubts.borrow().len(), 2);
 }
 
-/// Lanes of nobody, more than one request may name.
+/// Lanes of no file, more than one request may name.
 fn leaked() -> Vec<LaneId> {
     (0..=limits::MEND_LANES_MAX as u64).map(|number| LaneId { inode: id(2, 100 + number), lane: 0 }).collect()
 }

@@ -1,4 +1,4 @@
-//! What two servers of a good pool tell, to be damaged.
+//! What two servers of a good pool report, to be damaged.
 
 use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, ServerId, Slot};
 use ramlace_check::{Check, Checked};
@@ -10,7 +10,7 @@ pub const PAGE: u64 = 4096;
 /// Even slots are with server 0, odd ones with server 1.
 pub const SLOTS: u16 = 8;
 
-/// Everything that two servers tell.
+/// Everything that two servers report.
 #[derive(Clone)]
 pub struct Facts {
     pub map: ClusterMap,

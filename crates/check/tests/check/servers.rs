@@ -1,4 +1,4 @@
-//! Servers that tell facts, a few on each page, and mend as real ones do.
+//! Servers that report facts, a few on each page, and mend as real ones do.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Fakes {
     pub later: fn(&mut Facts),
     pub waits: Cell<u32>,
     pub maps: Cell<u32>,
-    /// Who was asked what.
+    /// Which server was asked what.
     pub asked: RefCell<Vec<(ServerId, Kind)>>,
     pub lanes_asked: RefCell<Vec<Vec<LaneId>>>,
 }

@@ -20,7 +20,7 @@ pub struct GetAttributesMany {
     pub inodes: Vec<InodeId>,
 }
 
-/// Attributes in the order of the question.
+/// Attributes in the order of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManyAttributes {
     /// `None`: it is gone, or not with this server.
@@ -55,7 +55,7 @@ pub struct InodeInfo {
     pub partitions: Vec<Slot>,
     /// A file's bytes live with its inode, and its lanes are empty: see [`crate::inline`].
     pub inline: bool,
-    /// A kernel may change the bytes at any moment, and nobody hears of it: see [`super::HandOver`].
+    /// A kernel may change the bytes at any moment, without notice: see [`super::HandOver`].
     pub handed: bool,
 }
 
@@ -150,13 +150,14 @@ impl SetAttributes {
 }
 
 numbered! {
-    /// Why times are set: it decides who may.
+    /// Why times are set: it decides which callers may set them.
     TimeReason {
-        /// Somebody chose them: the owner's right.
+        /// A program chose them: the owner's right.
         Chosen = 1,
-        /// They are the present moment: also for whom the mode lets write.
+        /// They are the present moment: also allowed to callers that may write by the mode.
         Now = 2,
-        /// The content was changed then: also for whom the mode lets write, or who has it open for that.
+        /// The content was changed then: also allowed to callers that may write by the mode, or have it open
+        /// for writing.
         Wrote = 3,
         /// The same, and the host's kernel says that the writer may not keep set-id bits.
         WroteAndDropsSetId = 4,
@@ -172,7 +173,8 @@ impl Request for SetAttributes {
     }
 }
 
-/// Sets what files made in a directory inherit; or a file's own mode, while nobody has it open (else `Busy`).
+/// Sets what files made in a directory inherit; or a file's own mode, while no session has it open (else
+/// `Busy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetLayout {
     /// The directory, or the file.

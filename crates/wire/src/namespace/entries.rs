@@ -74,7 +74,7 @@ pub struct Symlink {
 pub struct Made {
     /// What it leads to.
     pub attributes: Attributes,
-    /// The directory as it is then, by a lease, for a session that hears of recalls.
+    /// The directory as it is then, by a lease, for a session that receives recalls.
     pub parent: Option<Attributes>,
 }
 
@@ -149,7 +149,7 @@ pub struct Unlink {
 /// An entry was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unlinked {
-    /// The directory as it is then, by a lease, for a session that hears of recalls.
+    /// The directory as it is then, by a lease, for a session that receives recalls.
     pub parent: Option<Attributes>,
     /// What the entry led to; `None` where it is an answer from before.
     pub inode: Option<InodeId>,
@@ -164,7 +164,7 @@ impl Request for Unlink {
     }
 }
 
-/// Whether what is told of a directory, if anything is, can be this one's.
+/// Whether what is said of a directory, if anything is, can be true of this one.
 pub(crate) fn is_directory_told(told: Option<&Attributes>, directory: InodeId) -> bool {
     told.is_none_or(|told| told.is_of(directory) && told.kind == FileKind::Directory)
 }

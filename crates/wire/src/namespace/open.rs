@@ -41,7 +41,7 @@ pub struct Create {
 pub struct LayoutWish {
     /// What is `Some`.
     pub hints: LayoutHints,
-    /// The stripe unit's bytes at the least, whoever has set it.
+    /// The stripe unit's bytes at the least, wherever the unit comes from.
     pub stripe_unit_min: u64,
     /// Servers that do not answer the creator at present: no lane shall lie there.
     pub silent: Vec<ServerId>,
@@ -56,15 +56,15 @@ pub struct Opened {
     pub created: bool,
     /// What proves to the file's lanes for what the session of a host has it open; others need none.
     pub permit: Option<Permit>,
-    /// What of this the session may believe by leases, as by a `LeaseName` at this moment: after a `Create` by a session that
-    /// hears of recalls.
+    /// What of this the session may rely on by leases, as by a `LeaseName` at this moment: after a `Create` by
+    /// a session that receives recalls.
     pub leased: EntryLeased,
     /// The directory as it is then, by a lease, likewise.
     pub parent: Option<Attributes>,
 }
 
 impl Opened {
-    /// Only a session that makes a name is told more than what it opens.
+    /// Only a session that makes a name gets more than what it opens.
     fn is_without_leases(&self) -> bool {
         self.leased == EntryLeased::default() && self.parent.is_none()
     }
@@ -114,8 +114,8 @@ impl Request for OpenEntry {
     }
 }
 
-/// An earlier mutation of the session in this slot is given up: it is not done if it comes after this. For what opens an inode
-/// that its caller cannot name.
+/// Cancels an earlier mutation of the session in this slot: it is not done if it comes after this. For
+/// mutations that open an inode that the caller cannot name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GiveUp {
     /// Its number.
@@ -143,8 +143,9 @@ pub struct Open {
     pub read: bool,
     /// Check that the caller may write.
     pub write: bool,
-    /// Check that the caller may run it: a kernel opens it for execution, and shows its bytes to nobody who may not read
-    /// them. Of the users of a host its kernel is believed so; of others the owner of the file, who may change its mode.
+    /// Check that the caller may run it: a kernel opens it for execution, and shows its bytes to no user who
+    /// may not read them. For the users of a host its kernel is trusted to do so; for others only where the
+    /// caller is the owner of the file, who may change its mode.
     pub run: bool,
 }
 
@@ -157,11 +158,12 @@ impl Request for Open {
     }
 }
 
-/// Tells the home that the session's kernel will read and map the file without asking, until the session closes the
-/// inode. The session has it open; its bytes are in one lane. Again: it is the same handover, for writing as well where
-/// either said so.
+/// Passthrough of a file to a kernel: tells the home that the session's kernel will read and map the file
+/// without asking, until the session closes the inode. The session has it open; its bytes are in one lane. A
+/// repeated request is the same handover, for writing as well where either said so.
 ///
-/// When the session ends without having closed the inode, a kernel may still change it: that is believed for ever.
+/// When the session ends without having closed the inode, the home assumes for ever that a kernel may still
+/// change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandOver {
     /// The file.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::possible::{is_generation, is_size};
 use crate::{Attributes, Kind, Request};
 
-/// Sets a file's size. Answered when every lane that can be reached has heard of it.
+/// Sets a file's size. Answered when every lane that can be reached has confirmed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Truncate {
     /// The file.
@@ -112,7 +112,7 @@ impl Request for ReserveAppend {
     }
 }
 
-/// The reserved bytes are written (or given up: then they stay a hole).
+/// The reserved bytes are written (or not: then they stay a hole).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishAppend {
     /// The file.

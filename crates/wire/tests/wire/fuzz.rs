@@ -28,7 +28,7 @@ thread_local! {
 }
 
 fn count(taken: usize, given_back: usize) {
-    // A thread that is ending has no cells any more; nobody measures it then.
+    // A thread that is ending has no cells any more; it is not measured then.
     let _ = LIVE_BYTES.try_with(|live| {
         live.set(live.get().wrapping_add(taken).wrapping_sub(given_back));
         let _ = PEAK_BYTES.try_with(|peak| peak.set(peak.get().max(live.get())));

@@ -1,4 +1,5 @@
-//! Messages and their bytes: there and back, as they are written down, damaged, and as the document tells them.
+//! Messages and their bytes: there and back, as they are written down, damaged, and as the document describes
+//! them.
 //!
 //! One program: the code for all messages is compiled once.
 

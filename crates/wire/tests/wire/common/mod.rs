@@ -41,7 +41,7 @@ fn sample<T: Value>(source: &mut Source) -> Vec<u8> {
     bytes
 }
 
-/// The same, of a request: one that is about a lane can be told by another permit.
+/// The same, of a request: one that is about a lane can be distinguished by another permit.
 fn sample_request<R: Request + Value>(source: &mut Source) -> Vec<u8> {
     let bytes = sample::<R>(source);
     let request: R = decode_body(R::KIND, &bytes).unwrap();
@@ -158,7 +158,7 @@ messages! {
     peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane, QueryPages, BeginLane;
 }
 
-/// A small generator (SplitMix64), so that every run is told by its seed.
+/// A small generator (SplitMix64), so that every run is given by its seed.
 pub struct Draw(pub u64);
 
 impl Draw {
