@@ -25,7 +25,7 @@ impl Failure {
         Failure { error: body.into_error(), map, fatal: false }
     }
 
-    /// The same failure, told from further out: `context: message`.
+    /// The same failure with more context: `context: message`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Failure {
         Failure { error: self.error.context(context), ..self }
@@ -58,13 +58,13 @@ impl std::error::Error for Failure {}
 pub struct ConnectFailure {
     /// What went wrong.
     pub error: Error,
-    /// The machine answered that nobody listens there. A server that is only starting again keeps
-    /// its listening sockets, so that nothing will change by waiting.
+    /// The machine answered that there is no listener. A server that is only starting again keeps its listening
+    /// sockets, so that nothing will change by waiting.
     pub refused: bool,
 }
 
 impl ConnectFailure {
-    /// The same failure, told from further out: `context: message`.
+    /// The same failure with more context: `context: message`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> ConnectFailure {
         ConnectFailure { error: self.error.context(context), ..self }

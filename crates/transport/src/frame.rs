@@ -7,8 +7,8 @@ use crate::Failure;
 
 /// Appends the header, with its lengths filled in, and the body.
 ///
-/// Panics when body or data are larger than a frame may carry: whoever builds a message keeps
-/// to its limits.
+/// Panics when body or data are larger than a frame may carry: the code that builds a message keeps to its
+/// limits.
 pub(crate) fn append_head(into: &mut Vec<u8>, header: Header, body: &[u8], data_bytes: usize) {
     assert!(body.len() <= limits::BODY_BYTES_MAX as usize, "a body of {} bytes was built", body.len());
     assert!(data_bytes <= limits::DATA_BYTES_MAX as usize, "data of {data_bytes} bytes were built");
@@ -46,7 +46,7 @@ pub(crate) fn check_reply<R: Request>(header: &Header, call: u32) -> Result<()> 
     Ok(())
 }
 
-/// The reply's body, or the failure that it tells of.
+/// The reply's body, or the failure that it contains.
 pub(crate) fn decode_reply<R: Request>(
     header: &Header,
     body: &[u8],

@@ -1,7 +1,7 @@
 //! The handshake without its sockets: what each side says and what it makes of the answer.
 //!
-//! Noise NKpsk0: the server proves the pool's server key, the client the key of its role as the pre-shared
-//! key; what the client says in front, its preamble with the role and its claim to a key, is the prologue.
+//! Noise NKpsk0: the server proves the pool's server key, the client the key of its role as the pre-shared key;
+//! what the client sends first, its preamble with the role and its claim to a key, is the prologue.
 //!
 //! 1. client: preamble, claim, message 1, whose payload names the server that is meant. It proves the role's key,
 //!    but an old one could be said again.
@@ -10,8 +10,8 @@
 //! 3. client: an empty message under the session's key ([`CONFIRMATION_BYTES`]): only the maker of message 1
 //!    can say it. Without it a recorded message 1 would be answered, and would hold a connection.
 //!
-//! Both sides then have a key for the frames of each direction, which nobody between them has: whoever passes
-//! a greeting on, to the same server or another, has gained nothing.
+//! Both sides then have a key for the frames of each direction, which nobody between them has: an attacker that
+//! passes a greeting on, to the same server or another, has gained nothing.
 
 use ramlace_base::{Error, ErrorKind, Redirect, Result, ServerId};
 use ramlace_wire::PROTOCOL_VERSION;
@@ -145,10 +145,10 @@ fn decode_answer(answer: &[u8; ANSWER_BYTES]) -> Result<(ServerId, Protection)> 
     }
 }
 
-/// Checks the first bytes from a stranger, as far as they have come: nobody has to wait for the
-/// rest of what cannot become a greeting.
+/// Checks the first bytes from a stranger, as far as they have come: a server need not wait for the rest of
+/// what cannot become a greeting.
 ///
-/// Errors: `Protocol`, with the line that the stranger is told.
+/// Errors: `Protocol`, with the line that is sent to the stranger.
 pub(crate) fn check_greeting(bytes: &[u8]) -> Result<()> {
     let length = bytes.len().min(PREAMBLE_MAGIC.len());
     if bytes[..length] != PREAMBLE_MAGIC[..length] {
@@ -157,9 +157,9 @@ pub(crate) fn check_greeting(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks a client's preamble; returns as whom it connects.
+/// Checks a client's preamble; returns the role in which it connects.
 ///
-/// Errors: `Protocol` or `Denied`, with the line that the client is told.
+/// Errors: `Protocol` or `Denied`, with the line that is sent to the client.
 pub(crate) fn check_client_preamble(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Role> {
     check_greeting(bytes)?;
     // The version is at a fixed place in every version; the rest may mean something else there.
@@ -193,7 +193,7 @@ pub(crate) struct ServerHandshake {
 impl ServerHandshake {
     /// Reads a hello whose preamble has been checked; returns what the client proves, and what to answer.
     ///
-    /// Errors, with the line that the client is told: `Denied`; `Moved` when another server was meant.
+    /// Errors, with the line that is sent to the client: `Denied`; `Moved` when another server was meant.
     pub(crate) fn answer(
         keys: &ServerKeys,
         protection: Protection,
@@ -211,7 +211,7 @@ impl ServerHandshake {
         if noise.read_message(message, &mut wanted).ok() != Some(WANTED_BYTES) {
             return Err(wrong_secret());
         }
-        // Only whoever has the key hears what became of it.
+        // Only a client that has the key learns what became of it.
         keys.check(&answering.proved)?;
         let (me, wanted) = (u32::from(keys.server().0), u32::from_le_bytes(wanted));
         if wanted != me && wanted != WHICHEVER {
@@ -239,7 +239,7 @@ impl ServerHandshake {
     }
 }
 
-/// What a refused client is told: a preamble and one line.
+/// The answer to a refused client: a preamble and one line.
 pub(crate) fn refusal(error: &Error) -> Vec<u8> {
     let line = error.message();
     let cut =
@@ -325,7 +325,7 @@ mod tests {
         let told = finished(client, &refusal(&error)).err().unwrap();
         assert_eq!(told.kind(), ErrorKind::HostDown);
         assert!(told.message().contains("this is server 3") && told.message().contains("server 2"), "{told}");
-        // A server that lies about whom it heard is found out by the client.
+        // A server that has the pool's key and the number that was meant is accepted.
         let (client, hello) = ClientHandshake::begin(&pool.owner_key(), Some(ServerId(2)));
         let hello: &[u8; HELLO_BYTES] = hello[..].try_into().unwrap();
         let lying = ServerKeys::of_secret(&[1; 32], ServerId(2));
@@ -382,7 +382,7 @@ mod tests {
         for (name, serial) in [("node7", 3), ("node8", 3), ("node", 1), ("default", 1)] {
             assert_eq!(greeted(name, serial).unwrap(), serial);
         }
-        // Whoever has not the key learns nothing of it.
+        // A client that has not the key learns nothing of it.
         let (_, mut hello) = begin(&secret(2).shared_host_key().client_key());
         hello[PREAMBLE_BYTES..FRONT_BYTES]
             .copy_from_slice(&host_key("node7", 2).client_key().claim().encode());
@@ -421,7 +421,7 @@ mod tests {
     fn an_answer_without_the_server_key_is_not_believed() {
         let pool = secret(1);
         let (client, hello) = begin(&pool.shared_host_key().client_key());
-        // The role's key is right, the server key is somebody else's.
+        // The role's key is right, the server key is another pool's.
         let front: &[u8; FRONT_BYTES] = hello[..FRONT_BYTES].try_into().unwrap();
         let key = *pool.shared_host_key().client_key().key();
         let noise = builder(front, &key).local_private_key(&[9; 32]).and_then(Builder::build_responder);

@@ -9,7 +9,7 @@ use ramlace_wire::{HEADER_BYTES, Header};
 /// Size of the buffer: some 150 small requests.
 pub(crate) const INPUT_BYTES: usize = limits::CONNECTION_INPUT_BYTES;
 
-/// Received bytes that nobody has taken yet.
+/// Received bytes that are not taken yet.
 pub(crate) struct Input {
     /// Empty, or [`INPUT_BYTES`] long.
     buffer: Vec<u8>,

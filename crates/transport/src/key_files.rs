@@ -13,12 +13,13 @@ use crate::{HostKey, Secret};
 /// The host key that lies beside a pool's secret.
 const HOST_KEY_FILE: &str = "host-key";
 
-/// Puts bytes into the place of a file (0600), at once and for whoever loses power afterwards.
+/// Replaces a file (0600) atomically, also for a loss of power afterwards.
 pub fn replace_private_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write_beside(path, bytes, |written| fs::rename(written, path))
 }
 
-/// The same for a file that must not be there yet; false where another has made it first, whose bytes then stay.
+/// The same for a file that must not be there yet; false where another process has made it first, whose bytes
+/// then stay.
 pub fn create_private_file(path: &Path, bytes: &[u8]) -> Result<bool> {
     write_beside(path, bytes, |written| {
         let made = match fs::hard_link(written, path) {
@@ -57,7 +58,8 @@ impl Secret {
         if there.as_ref() == Some(self) {
             return Ok(());
         }
-        // Another pool's is none of its business. The secret comes last: whoever dies in between finds both old, or one.
+        // A host key of another pool is left alone. The secret comes last: a crash in between leaves both files
+        // old, or one.
         if let (Ok(old), Some(there)) = (HostKey::from_line(&text(&beside)), there)
             && there.host_key(old.id().clone()) == old
         {

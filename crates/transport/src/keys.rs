@@ -1,9 +1,9 @@
-//! What each side of a greeting proves: keys worked out from the pool's secret, one for each role.
+//! What each side of a greeting proves: keys derived from the pool's secret, one for each role.
 //!
-//! A server proves the pool's *server key*, an X25519 key pair whose private half only the secret gives.
-//! Whoever connects proves the key of a role; each host has one of its own, by its name and a number, and says
-//! in its greeting which. The holder of a host key has that key and the public half of the server key: it can
-//! tell a server from an impostor, and cannot be a server, the owner or another host.
+//! A server proves the pool's *server key*, an X25519 key pair whose private half only the secret gives. A
+//! client that connects proves the key of a role; each host has one of its own, by its name and a number, and
+//! says in its greeting which. The holder of a host key has that key and the public half of the server key: it
+//! can distinguish a server from an impostor, and cannot be a server, the owner or another host.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use crate::seal::Protection;
 
 /// Length of each key.
 pub(crate) const KEY_BYTES: usize = 32;
-/// Length of what tells secrets apart.
+/// Length of the id that distinguishes secrets.
 const SECRET_ID_BYTES: usize = 8;
 /// Length of a claim: the secret's id, the number and the name of a host's key, padded with zeros.
 pub(crate) const CLAIM_BYTES: usize = SECRET_ID_BYTES + 4 + HOST_KEY_NAME_BYTES_MAX;
@@ -30,7 +30,7 @@ const SECRET_ID_WORDS: &[u8] = b"ramlace secret id";
 /// What is hashed with the secret into the private half of the server key.
 const SERVER_WORDS: &[u8] = b"ramlace server key";
 
-/// As whom a connection is made. The greeting is bound to it, and each role has a key of its own.
+/// The role in which a connection is made. The greeting is bound to it, and each role has a key of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The pool's owner.
@@ -95,7 +95,7 @@ impl SecretId {
     }
 }
 
-/// Which key a client is about to prove: what stands between its preamble and message 1, readable for everybody.
+/// Which key a client is about to prove: the bytes between its preamble and message 1, in plain text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     secret: SecretId,
@@ -114,7 +114,7 @@ impl Claim {
         bytes
     }
 
-    /// Errors: `Protocol` for what nobody says in this role.
+    /// Errors: `Protocol` for a claim that does not exist in this role.
     pub(crate) fn decode(bytes: &[u8; CLAIM_BYTES], role: Role) -> Result<Claim> {
         let (secret, rest) = bytes.split_at(SECRET_ID_BYTES);
         let secret = SecretId(secret.try_into().expect("it was cut there"));
@@ -162,7 +162,7 @@ impl ClientKey {
         ClientKey { role, claim, key: derive(secret, role.words()), server_public }
     }
 
-    /// As whom it connects.
+    /// The role in which it connects.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
@@ -239,7 +239,7 @@ impl HostKey {
         self.0.clone()
     }
 
-    /// Whose it is.
+    /// The host key's id.
     #[must_use]
     pub fn id(&self) -> &HostKeyId {
         self.0.claim.host.as_ref().expect("a host's key names it")
@@ -255,9 +255,9 @@ impl fmt::Debug for HostKey {
 /// What a client has proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proved {
-    /// As whom it connects.
+    /// The role in which it connects.
     pub role: Role,
-    /// Of a host: whose key.
+    /// Of a host: the id of its key.
     pub host: Option<HostKeyId>,
     /// Which of the pool's secrets its key comes from.
     pub secret: SecretId,
@@ -375,7 +375,7 @@ impl ServerKeys {
         newest.into_iter().any(|secret| SecretId::of_secret(&secret.0) == proved.secret)
     }
 
-    /// Whether somebody who has proved this is let in.
+    /// Whether a client that has proved this is accepted.
     ///
     /// Errors: `Denied`, with the key's name when it was revoked, or because the pool has another secret by now.
     pub fn check(&self, proved: &Proved) -> Result<()> {
@@ -393,7 +393,7 @@ impl ServerKeys {
     }
 }
 
-/// What a client without a key of this pool is told.
+/// The error for a client without a key of this pool.
 pub(crate) fn wrong_secret() -> Error {
     Error::new(ErrorKind::Denied, "the client's secret is not this pool's; check which pool it was given")
 }

@@ -1,8 +1,9 @@
-//! How servers work out permits ([`Permit`]): a MAC under a key that the pool's secret gives, and no host has.
+//! How servers compute permits ([`Permit`]): a MAC under a key that the pool's secret gives, and no host has.
 //!
-//! HMAC-SHA-256 of the inode, the session, the pool and the host's key. Its first 8 bytes prove the right to read, the next 8 that to write: who has
-//! one half learns nothing of the other. Whoever guesses is refused 2^63 times before one guess is right on average, each time by
-//! a server that was asked; that is why 8 bytes are enough.
+//! HMAC-SHA-256 of the inode, the session, the pool and the host's key. Its first 8 bytes prove the right to
+//! read, the next 8 that to write: a client that has one half learns nothing of the other. A client that
+//! guesses is refused 2^63 times before one guess is right on average, each time by a server that was asked;
+//! that is why 8 bytes are enough.
 
 use ramlace_base::{InodeId, SessionId};
 use ramlace_wire::keys::HostKeyId;
@@ -16,7 +17,7 @@ const PERMIT_WORDS: &[u8] = b"ramlace permit key";
 /// What the MAC is of, but for the name: inode, session, pool, and the number of the host's key.
 const FIXED_BYTES: usize = 8 + 16 + 16 + 4;
 
-/// Whom a permit is for.
+/// The host's session that a permit is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
     /// The pool, by its number: another one begins its inodes' numbers anew, and may have the same secret.

@@ -24,7 +24,8 @@ pub struct RawSegment {
 /// Segments given to the kernel in one call; it takes at most 1,024.
 const PIECES_MAX: usize = 64;
 
-/// A place in a list of segments. Whoever makes one vouches for their memory; so nobody else here has to.
+/// A place in a list of segments. Its constructor's caller vouches for their memory, so that the other
+/// functions here are safe.
 pub(crate) struct Cursor<'a> {
     segments: &'a [RawSegment],
     /// Bytes of the first segment that are done.
@@ -41,7 +42,8 @@ impl<'a> Cursor<'a> {
     /// The first byte of the segments.
     ///
     /// # Safety
-    /// As long as it is used they are mapped, or were and have been replaced by nothing else; nobody has a reference to them.
+    /// As long as it is used they are mapped, or were and have been replaced by nothing else; there is no
+    /// reference to them.
     pub(crate) unsafe fn new(segments: &'a [RawSegment]) -> Cursor<'a> {
         let left = segments.iter().map(|segment| segment.length).sum();
         Cursor { segments, skipped: 0, left }

@@ -1,5 +1,5 @@
-//! Frames under keys: whoever stands between two machines can read, change, repeat, reorder or leave out
-//! nothing without the connection's end.
+//! Frames under keys: an attacker between two machines can read, change, repeat, reorder or leave out nothing
+//! without the connection's end.
 //!
 //! AES-128-GCM, a key for each direction of each connection. The number of what was sealed before in this
 //! direction is the nonce, so that order and place are part of what is proved. A frame's header stays
@@ -28,7 +28,7 @@ const CIPHER_KEY_BYTES: usize = 16;
 /// How frames are protected on a connection. The server chooses and proves its choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Not at all: a Unix socket, where nobody stands in between.
+    /// Not at all: a Unix socket, which no other machine can intercept.
     Nothing,
     /// Headers and bodies are sealed, bulk data go as they are: the pool trusts its network.
     Heads,
@@ -45,7 +45,7 @@ impl Protection {
         }
     }
 
-    /// Refuses plain frames where somebody may stand in between, whatever the server says. Errors: `Protocol`.
+    /// Refuses plain frames where an attacker may be in between, whatever the server says. Errors: `Protocol`.
     pub(crate) fn check_on(self, is_unix: bool) -> Result<()> {
         if self == Protection::Nothing && !is_unix {
             let text = "the server wants frames without keys on a network; nothing is sent so";
@@ -173,13 +173,13 @@ pub(crate) struct Record {
     pub(crate) buffer: Vec<u8>,
     /// Bytes of `buffer` that have arrived, while it does.
     pub(crate) filled: usize,
-    /// Opened bytes that nobody has taken yet lie here.
+    /// Opened bytes that are not taken yet begin here.
     start: usize,
     end: usize,
 }
 
 impl Record {
-    /// Opened bytes that nobody has taken yet.
+    /// Opened bytes that are not taken yet.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
@@ -201,9 +201,9 @@ impl Record {
         }
     }
 
-    /// How many bytes may wake who waits for the rest of it, of a frame with so much data left to take. A receive may
-    /// take all of the record but a byte and sleep on: so many are sure to come then, that byte and what is behind the
-    /// record. 1 for the last record.
+    /// How many bytes may wake the thread that waits for the rest of it, of a frame with so much data left to
+    /// take. A receive may take all of the record but a byte and sleep on: so many are sure to come then, that
+    /// byte and what is behind the record. 1 for the last record.
     pub(crate) fn wakes_at(&self, data_left: usize) -> usize {
         let room = self.buffer.len() - self.filled;
         (self.wire_bytes_left(data_left) - room + 1).min(AWAITED_BYTES)

@@ -1,28 +1,28 @@
-//! Looking again for a moment before going to sleep.
+//! Polling for a moment before going to sleep.
 //!
 //! Waking a sleeping thread costs more than a small call: 45 µs at each end where cores of a virtual machine
-//! sleep, 3 µs elsewhere. Whoever expects an answer at once looks for it again and again for some microseconds,
-//! lets other programs run in between, and sleeps only then. A connection on which that was in vain, since the other
+//! sleep, 3 µs elsewhere. A thread that expects an answer at once polls for it for some microseconds, lets
+//! other programs run in between, and sleeps only then. A connection on which that was in vain, since the other
 //! side is far away or slow, stops it but for a trial now and then: an idle connection costs nothing.
 //!
-//! Where both sides share a core, looking only keeps the other from answering: a side that finds what it waits for, but
-//! only after the core was given to another, sleeps at once for a while.
+//! Where both sides share a core, polling only keeps the other from answering: a side that finds what it waits
+//! for, but only after the core was given to another, sleeps at once for a while.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// How long one wait may look.
+/// How long one wait may poll.
 const SPIN_MICROS_MAX: u64 = 50;
-/// Waits without looking between two trials.
+/// Waits without polling between two trials.
 const TRIAL_EVERY: u32 = 64;
 /// Successes that count: after so many waits in vain in a row a connection sleeps at once.
 const CREDIT_MAX: u32 = 4;
 
-/// From one look during which it is counted how often the core was given away to the next.
+/// Polls from one that counts how often the core was given away to the next that does.
 const COUNT_EVERY: u32 = 32;
 /// So many of these in a row that were in need of it: the core is shared.
 const SHARED_LOOKS: u32 = 3;
-/// Waits that then sleep at once, before it is looked again.
+/// Waits that then sleep at once, before polling begins again.
 const SHARED_WAITS: u32 = 256;
 
 /// What a connection has learned of its waits.
@@ -30,9 +30,9 @@ const SHARED_WAITS: u32 = 256;
 pub(crate) struct Spin {
     credit: Cell<u32>,
     slept: Cell<u32>,
-    /// Looks until the next that counts.
+    /// Polls until the next that counts.
     uncounted: Cell<u32>,
-    /// Counted looks in a row that needed the core to be given away.
+    /// Counted polls in a row that needed the core to be given away.
     shared_looks: Cell<u32>,
     /// Waits that are still to sleep at once, since the core is shared.
     shared_waits: Cell<u32>,
@@ -55,20 +55,20 @@ impl Spin {
         Some(Spinning { spin: self, until, switches: self.counts().then(switches) })
     }
 
-    /// Whether this look counts; after one that needed it, the next one does, too.
+    /// Whether this poll counts; after one that needed it, the next one does, too.
     fn counts(&self) -> bool {
         let counts = self.uncounted.get() == 0 || self.shared_looks.get() > 0;
         self.uncounted.set(if counts { COUNT_EVERY } else { self.uncounted.get() - 1 });
         counts
     }
 
-    /// A look that counted has found what it looked for.
+    /// A poll that counted has found what it waited for.
     fn note_switches(&self, count: u64) {
         let looks = if count == 0 { 0 } else { self.shared_looks.get() + 1 };
         if looks < SHARED_LOOKS {
             self.shared_looks.set(looks);
         } else {
-            // The next look decides whether it goes on.
+            // The next poll decides whether polling continues.
             self.shared_looks.set(SHARED_LOOKS - 1);
             self.shared_waits.set(SHARED_WAITS);
         }
@@ -86,11 +86,11 @@ fn switches() -> u64 {
     usage.ru_nvcsw.unsigned_abs() + usage.ru_nivcsw.unsigned_abs()
 }
 
-/// One wait that looks.
+/// One wait that polls.
 pub(crate) struct Spinning<'a> {
     spin: &'a Spin,
     until: Instant,
-    /// How often the core had been given away when it began, if this look counts.
+    /// How often the core had been given away when it began, if this poll counts.
     switches: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
-//! `RAMLACE_LOG`: what clients and servers ask and answer, one line each on standard error. Each request has a name that is
-//! the same at both ends: the first bytes of its session, a dot, and the call's number in it. Off, an event costs a look at
-//! a flag.
+//! `RAMLACE_LOG`: requests and answers of clients and servers, one line each on standard error. Each request
+//! has a name that is the same at both ends: the first bytes of its session, a dot, and the call's number in
+//! it. When it is off, an event costs a check of a flag.
 
 use std::fmt;
 use std::sync::Once;
@@ -10,13 +10,14 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The variable that says what to tell: a level, or a list of `TARGET=LEVEL`.
+/// The variable that says what to log: a level, or a list of `TARGET=LEVEL`.
 pub const LOG_VARIABLE: &str = "RAMLACE_LOG";
 
 static BEGUN: Once = Once::new();
 
-/// Begins to tell what `RAMLACE_LOG` asks for, once in a process; nothing when it is not set. A program that has
-/// its own subscriber of `tracing` keeps it. A value that cannot be read is told, and nothing else is.
+/// Begins to log what `RAMLACE_LOG` asks for, once in a process; nothing when it is not set. A program that has
+/// its own subscriber of `tracing` keeps it. A value that cannot be read is reported, and nothing else is
+/// logged.
 pub fn begin() {
     BEGUN.call_once(|| {
         let Some(wanted) = std::env::var("RAMLACE_LOG").ok().filter(|wanted| !wanted.is_empty()) else {
@@ -25,7 +26,7 @@ pub fn begin() {
         match wanted.parse::<Targets>() {
             Ok(targets) => {
                 let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
-                // Somebody else's stays.
+                // A subscriber that is already there stays.
                 let _ = tracing_subscriber::registry().with(lines).with(targets).try_init();
             }
             Err(error) => {

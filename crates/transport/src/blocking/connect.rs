@@ -56,7 +56,7 @@ fn connect_tcp(place: &str, deadline: Instant) -> Outcome {
 }
 
 fn unreachable(error: &std::io::Error) -> ConnectFailure {
-    // A Unix socket that is not there is one that nobody listens at.
+    // A Unix socket that is not there counts as one without a listener.
     let refused =
         matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound);
     let text = format!("connecting: {error}; is the server running?");
@@ -75,7 +75,7 @@ pub fn resolve(place: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
         .name("ramlace-resolve".into())
         .spawn(move || {
             let found = name.to_socket_addrs().map(Iterator::collect);
-            // Nobody waits any more when the deadline has passed.
+            // The caller no longer waits when the deadline has passed.
             let _ = sender.send(found);
         })
         .map_err(|error| Error::from_io(&error, "starting a thread that asks for an address"))?;

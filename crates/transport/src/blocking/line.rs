@@ -1,8 +1,8 @@
 //! A socket whose waits end at a deadline.
 //!
-//! The socket has a time limit of one [`SLICE`] on each call, set once; a loop looks at the clock
-//! in between. So a call costs one system call when its bytes are there, and is late by nothing:
-//! the last slice waits in `poll` for exactly what is left.
+//! The socket has a time limit of one [`SLICE`] on each call, set once; a loop checks the clock in between. So
+//! a call costs one system call when its bytes are there, and is late by nothing: the last slice waits in
+//! `poll` for exactly what is left.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ pub(super) struct Line {
     is_unix: bool,
     /// How waiting for replies went.
     spin: Spin,
-    /// Bytes that wake whoever waits for some.
+    /// Bytes that wake a thread that waits for some.
     wakes_at: Cell<usize>,
 }
 
@@ -145,7 +145,7 @@ impl Line {
         })
     }
 
-    /// What is expected at any moment: looks for it before it sleeps.
+    /// For what is expected at any moment: polls for it before it sleeps.
     fn receive_soon(
         &self,
         deadline: Instant,
@@ -178,8 +178,8 @@ impl Line {
         }
     }
 
-    /// Looks at the clock. `false`: the socket's own time limit is short enough for the next
-    /// call. `true`: the next call must not wait; the wait was done here.
+    /// Checks the clock. `false`: the socket's own time limit is short enough for the next call. `true`: the
+    /// next call must not wait; the wait was done here.
     fn wait(&self, event: PollFlags, deadline: Instant) -> Result<bool> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left > SLICE {
@@ -198,7 +198,7 @@ fn broken(errno: Errno) -> Error {
     Error::from_io(&errno.into(), "the connection broke")
 }
 
-/// A place in a list of buffers that somebody else owns.
+/// A place in a list of buffers that the caller owns.
 struct Gather<'a> {
     pieces: &'a [IoSlice<'a>],
     skipped: usize,

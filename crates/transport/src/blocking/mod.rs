@@ -1,8 +1,8 @@
-//! The client's side: the thread that asks does the socket work itself.
+//! The client's side: the calling thread does the socket work itself.
 //!
-//! Every wait ends at an absolute deadline. A call that did not end cleanly (deadline, end of the
-//! stream, nonsense) closes its connection before it returns, so that no late byte reaches anybody's
-//! buffer; from then on every call on it fails with `HostDown`.
+//! Every wait ends at an absolute deadline. A call that did not end cleanly (deadline, end of the stream,
+//! nonsense) closes its connection before it returns, so that no late byte reaches the buffer of another call;
+//! from then on every call on it fails with `HostDown`.
 
 mod connect;
 mod line;
@@ -29,10 +29,10 @@ const DESCRIPTORS_MAX: usize = 16;
 
 /// A connection to a server, used by one thread at a time.
 ///
-/// Several calls may be under way at once; replies come in the order of the requests. A server
-/// does not read on while its replies are not read, so whoever sends while much is due on the same
-/// connection may wait for a server that waits for them: collect bulk replies before sending bulk
-/// data, and have at most some 100 small calls under way (a Unix socket holds some 200 frames).
+/// Several calls may be under way at once; replies come in the order of the requests. A server does not read on
+/// while its replies are not read, so a caller that sends while many replies are pending on the same connection
+/// may wait for a server that waits for that caller: collect bulk replies before sending bulk data, and have at
+/// most some 100 small calls under way (a Unix socket holds some 200 frames).
 pub struct Connection {
     /// Gone when a call did not end cleanly.
     line: Option<Line>,
@@ -44,7 +44,7 @@ pub struct Connection {
     /// Sealed data of the latest reply, as far as they have come.
     record: Record,
     input: Input,
-    /// Data of the latest reply that nobody has taken yet.
+    /// Data of the latest reply that the caller has not taken yet.
     data_left: usize,
     descriptors: VecDeque<OwnedFd>,
     /// Where heads of requests are put together.
@@ -67,8 +67,8 @@ pub struct Received<T> {
 impl Connection {
     /// Connects; both sides prove their keys. `wanted`: the server that is meant, unless any of the pool will do.
     ///
-    /// Errors: `HostDown` or `TimedOut` when nobody answers, or another server does; `Denied` or `Protocol` with
-    /// the server's own line when it refuses. All of them name the address.
+    /// Errors: `HostDown` or `TimedOut` when no server answers, or another one does; `Denied` or `Protocol`
+    /// with the server's own line when it refuses. All of them name the address.
     pub fn connect(
         address: &Address,
         key: &ClientKey,
@@ -78,7 +78,7 @@ impl Connection {
         Connection::try_connect(address, key, wanted, deadline).map_err(Error::from)
     }
 
-    /// The same, and tells whether nobody listens there.
+    /// The same, and reports whether there is no listener.
     pub fn try_connect(
         address: &Address,
         key: &ClientKey,
@@ -175,8 +175,8 @@ impl Connection {
         line.send_all(&self.scratch, &[], deadline)
     }
 
-    /// Receives the reply to the request `R` that was sent as `call`. Data of the previous reply
-    /// that nobody took is skipped.
+    /// Receives the reply to the request `R` that was sent as `call`. Data of the previous reply that the
+    /// caller did not take is skipped.
     ///
     /// Errors: what the server answers (not fatal), else what ended the connection (fatal).
     pub fn receive<R: Request>(&mut self, call: u32, deadline: Instant) -> Outcome<Received<R::Reply>> {
@@ -187,8 +187,8 @@ impl Connection {
         })
     }
 
-    /// Waits until the next reply begins to arrive; false when nothing has come until then. Then the connection is as
-    /// before, and whoever knows that the server lives waits once more.
+    /// Waits until the next reply begins to arrive; false when nothing has come until then. Then the connection
+    /// is as before, and a caller that knows that the server lives waits once more.
     ///
     /// Errors: what ended the connection.
     pub fn await_reply(&mut self, until: Instant) -> Outcome<bool> {
@@ -310,7 +310,7 @@ impl Connection {
             let room = self.input.room(missing);
             let received = line.receive_some(room, &mut self.descriptors, deadline)?;
             self.input.received(received);
-            // Nobody announces so many at once.
+            // No valid frame announces so many at once.
             self.descriptors.truncate(DESCRIPTORS_MAX);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A newcomer proves the secret, or is told why not.
+//! A newcomer proves the secret, or gets the reason of its refusal.
 
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -18,17 +18,17 @@ use crate::handshake::{
 use crate::keys::{Proved, ServerKeys};
 use crate::seal::{FrameKeys, Protection, Seal};
 
-/// Bytes of a refused stranger that are read and dropped, so that closing does not destroy the
-/// line that tells it why.
+/// Bytes of a refused stranger that are read and dropped, so that closing does not destroy the line that says
+/// why.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 
 impl Connection {
-    /// Takes a newcomer in, if it proves the key of a role within [`limits::HANDSHAKE_MILLIS_MAX`]; tells what it
-    /// has proved. One that does not is told why in one line.
+    /// Takes a newcomer in, if it proves the key of a role within [`limits::HANDSHAKE_MILLIS_MAX`]; returns
+    /// what it has proved. One that does not gets one line that says why.
     ///
-    /// Errors: `Denied`, `Moved` or `Protocol` with the line that the stranger was told; `TimedOut`;
-    /// `HostDown` when it went away, or had to make room because more than
-    /// [`limits::CONNECTIONS_UNPROVEN_MAX`] had not proved a key yet.
+    /// Errors: `Denied`, `Moved` or `Protocol` with the line that was sent to the stranger; `TimedOut`;
+    /// `HostDown` when it went away, or had to make room because more than [`limits::CONNECTIONS_UNPROVEN_MAX`]
+    /// had not proved a key yet.
     pub async fn accept(
         incoming: Incoming,
         keys: &ServerKeys,
@@ -51,7 +51,7 @@ impl Connection {
         let (proved, frame_keys) = match proved {
             Ok(proved) => proved,
             Err(error) => {
-                // The line is a courtesy: whoever does not take it in time does without.
+                // The line is a courtesy: a peer that does not take it in time goes without.
                 let _ = timeout(limit, refuse(&socket, &error)).await;
                 return Err(name(error));
             }
@@ -62,7 +62,7 @@ impl Connection {
     }
 }
 
-/// As whom the newcomer connects, and the keys of the frames.
+/// The role of the newcomer, and the keys of the frames.
 async fn prove(
     socket: &Socket,
     keys: &ServerKeys,

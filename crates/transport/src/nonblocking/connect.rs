@@ -26,8 +26,8 @@ impl Connection {
     /// Connects; both sides prove their keys, within [`limits::HANDSHAKE_MILLIS_MAX`]. `wanted`: the server that
     /// is meant, unless any of the pool will do.
     ///
-    /// Errors: `HostDown` or `TimedOut` when nobody answers, or another server does; `Denied` or `Protocol` with
-    /// the server's own line when it refuses. All of them name the address.
+    /// Errors: `HostDown` or `TimedOut` when no server answers, or another one does; `Denied` or `Protocol`
+    /// with the server's own line when it refuses. All of them name the address.
     pub async fn connect(address: &Address, key: &ClientKey, wanted: Option<ServerId>) -> Result<Connection> {
         let limit = Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
         let connecting = connect(address, key, wanted);

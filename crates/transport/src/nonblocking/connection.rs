@@ -11,12 +11,12 @@ use super::socket::{Canceller, Patience, Socket};
 use crate::input::Input;
 use crate::seal::{Record, Seal};
 
-/// Steps in which it is told how much a connection holds.
+/// Steps in which the bytes that a connection holds are reported.
 const HELD_STEP_BYTES: usize = 16 << 10;
 /// An output buffer that has grown beyond this is not kept.
 pub(super) const OUTPUT_KEPT_BYTES_MAX: usize = 16 << 10;
 
-/// Is told how many bytes a connection holds beside its buffers, whenever they become more or fewer.
+/// Called with the bytes that a connection holds beside its buffers, whenever these change.
 pub type Meter = Box<dyn Fn(usize)>;
 
 /// A connection whose two ends have proved the secret to each other, used by one task.
@@ -36,7 +36,7 @@ pub struct Connection {
     pub(super) input: Input,
     /// A header whose long body is still arriving.
     pub(super) partial: Option<(Header, Vec<u8>)>,
-    /// Data of the latest frame that nobody has taken yet.
+    /// Data of the latest frame that are not taken yet.
     pub(super) data_left: usize,
     pub(super) output: Vec<u8>,
     /// Bytes of `output` that have left.
@@ -46,9 +46,9 @@ pub struct Connection {
     pub(super) stall: Duration,
     pub(super) calls: u32,
     meter: Option<Meter>,
-    /// Bytes that whoever uses the connection holds for its answers.
+    /// Bytes that the user of the connection holds for its answers.
     held_beside: usize,
-    /// What the meter was told last.
+    /// What was reported to the meter last.
     held_told: usize,
 }
 
@@ -80,18 +80,19 @@ impl Connection {
         }
     }
 
-    /// From now on this is told what the connection holds.
+    /// From now on the meter gets what the connection holds.
     pub fn set_meter(&mut self, meter: Meter) {
         self.meter = Some(meter);
     }
 
-    /// Whoever uses the connection holds so many bytes for answers that have yet to leave.
+    /// The user of the connection holds so many bytes for answers that have yet to leave.
     pub fn hold_beside(&mut self, bytes: usize) {
         self.held_beside = bytes;
         self.tell_held();
     }
 
-    /// Tells the meter what a long body, the answers, and replies beyond what the queue may have amount to.
+    /// Reports to the meter what a long body, the answers, and replies beyond what the queue may have amount
+    /// to.
     pub(super) fn tell_held(&mut self) {
         let body = self.partial.as_ref().map_or(0, |(_, body)| body.capacity());
         let replies = self.output.len().saturating_sub(limits::CONNECTION_OUTPUT_BYTES_MAX);

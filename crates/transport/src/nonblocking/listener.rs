@@ -41,11 +41,10 @@ impl Listener {
             .map_err(|error| Error::from_io(&error, "taking over a listening socket"))
     }
 
-    /// Listens on an address; port 0 lets the system choose. A socket file that nobody listens on
-    /// any more is replaced.
+    /// Listens on an address; port 0 lets the system choose. A socket file without a listener is replaced.
     ///
-    /// Errors: `Busy` when somebody listens there already; `Exists` when a file that is no socket
-    /// has the path.
+    /// Errors: `Busy` when another process listens there already; `Exists` when a file that is no socket has
+    /// the path.
     pub fn bind(address: &Address) -> Result<Listener> {
         let descriptor = match address {
             Address::Tcp(place) => bind_tcp(place),
@@ -124,7 +123,7 @@ fn bind_unix(path: &Path) -> Result<OwnedFd> {
     UnixListener::bind(path).map(OwnedFd::from).map_err(tell)
 }
 
-/// Removes a socket file that nobody listens on.
+/// Removes a socket file without a listener.
 fn remove_stale(path: &Path) -> Result<()> {
     let tell = |error: io::Error| Error::new(Error::from_io(&error, "").kind(), error.to_string());
     let file = std::fs::symlink_metadata(path).map_err(tell)?;

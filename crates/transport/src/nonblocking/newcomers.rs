@@ -1,4 +1,4 @@
-//! Those who have not proved a key yet: how many there may be, and who goes when there are more.
+//! Clients that have not proved a key yet: how many there may be, and which one goes when there are more.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ impl Source {
 /// How far a greeting has come. Those of one stage take no place from those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nothing that shows a key was said yet. Anybody can come so far, as often as the network lets it.
+    /// Nothing that shows a key was sent yet. Any host can come so far, as often as the network lets it.
     Silent,
     /// The first message was made with a key of the pool; what is missing is the answer to this server's.
     Greeted,
@@ -54,7 +54,8 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Xorshift: who is to go cannot be told from the order in which newcomers came, which is all that it is for.
+    /// Xorshift: which one has to go cannot be predicted from the order in which newcomers came, which is its
+    /// only purpose.
     fn random_below(&mut self, count: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -62,8 +63,9 @@ impl Crowd {
         (self.random % count as u64) as usize
     }
 
-    /// Takes out who has to go so that no more than the limit are at this stage: any one of those that come from where
-    /// most come from. Never simply the oldest, or a flood would put out everybody whose greeting takes a while.
+    /// Takes out one newcomer, so that no more than the limit are at this stage: any one of those that come
+    /// from the source with most newcomers. Never simply the oldest, or a flood would remove every client whose
+    /// greeting takes a while.
     fn take_one_too_many(&mut self, stage: Stage) -> Option<Canceller> {
         let mut by_source: BTreeMap<Source, Vec<usize>> = BTreeMap::new();
         for (at, member) in self.members.iter().enumerate().filter(|(_, member)| member.stage == stage) {
@@ -78,18 +80,18 @@ impl Crowd {
     }
 }
 
-/// Those who have not proved a key yet, of all listeners of one server.
+/// Clients that have not proved a key yet, of all listeners of one server.
 #[derive(Clone)]
 pub struct Newcomers(Rc<RefCell<Crowd>>);
 
 impl Newcomers {
-    /// Nobody yet. `seed`: random bits.
+    /// No newcomer yet. `seed`: random bits.
     #[must_use]
     pub fn new(seed: u64) -> Newcomers {
         Newcomers(Rc::new(RefCell::new(Crowd { members: Vec::new(), entered: 0, random: seed | 1 })))
     }
 
-    /// A place among those who have said nothing yet; somebody may have to go for it.
+    /// A place among those that have sent nothing yet; another one may have to go for it.
     pub(super) fn enter(&self, socket: &Rc<Socket>, source: Source) -> Place {
         let (number, gone) = {
             let mut crowd = self.0.borrow_mut();
@@ -117,7 +119,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Its first message was good: from now on it stands apart from those who say nothing.
+    /// Its first message was good: from now on it is counted apart from those that send nothing.
     pub(super) fn has_greeted(&self) {
         let gone = {
             let mut crowd = self.newcomers.0.borrow_mut();

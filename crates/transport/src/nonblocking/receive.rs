@@ -159,8 +159,8 @@ impl Connection {
     async fn fill(&mut self, missing: usize, patience: Patience) -> Result<usize> {
         self.send_output().await?;
         let input = &mut self.input;
-        // All of the room is asked for: less than that means drained, which saves the call that
-        // would only be told to wait.
+        // All of the room is asked for: less than that means drained, which saves the call that would only
+        // return `EAGAIN`.
         let wanted = input.room_bytes(missing);
         let received = self
             .socket
@@ -170,7 +170,7 @@ impl Connection {
                 }
                 let received = rustix::io::read(socket, input.room(missing));
                 input.received(received.unwrap_or(0));
-                // Whoever waits does so without a buffer.
+                // A connection that waits does so without a buffer.
                 if let Some(buffer) = input.return_buffer() {
                     buffers::return_input(buffer);
                 }
@@ -225,8 +225,8 @@ impl Connection {
     /// been stored.
     ///
     /// # Safety
-    /// The segments stay mapped (or become memory that faults, never other memory) until this
-    /// returns or is dropped, and nobody has a reference to them.
+    /// The segments stay mapped (or become memory that faults, never other memory) until this returns or is
+    /// dropped, and there is no reference to them.
     pub async unsafe fn read_data_in_place(&mut self, segments: &[RawSegment]) -> Result<()> {
         self.check_usable()?;
         // SAFETY: the caller's promise.

@@ -70,8 +70,8 @@ impl Connection {
     /// it before it has returned leaves the connection closed as well.
     ///
     /// # Safety
-    /// The segments stay mapped (or become memory that faults, never other memory) until this
-    /// returns or is dropped, and nobody has a mutable reference to them.
+    /// The segments stay mapped (or become memory that faults, never other memory) until this returns or is
+    /// dropped, and there is no mutable reference to them.
     pub async unsafe fn send_in_place(
         &mut self,
         header: Header,
@@ -192,7 +192,7 @@ impl Connection {
         let header = Header { kind: R::KIND, call: self.calls, ..header };
         self.check_usable()?;
         self.queue_reply(header, &encode_body(body), &[]);
-        // Whoever stops waiting leaves a reply behind that nobody would expect.
+        // A caller that stops waiting leaves a reply behind that no other call expects.
         self.broken = true;
         let outcome =
             tokio::time::timeout(deadline, self.await_reply::<R>(header.call)).await.unwrap_or_else(|_| {

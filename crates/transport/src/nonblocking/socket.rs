@@ -33,8 +33,8 @@ pub(super) enum Patience {
 }
 
 pub(super) struct Socket {
-    /// Watched for bytes that come, and for nothing else: a Unix socket tells of room for more each time that the other side
-    /// takes something, which would wake this thread once more for every answer.
+    /// Watched for bytes that come, and for nothing else: a Unix socket reports room for more each time that
+    /// the other side takes something, which would wake this thread once more for every answer.
     inner: AsyncFd<OwnedFd>,
     /// Another descriptor of it, watched for room, while that is waited for.
     for_room: Cell<Option<AsyncFd<OwnedFd>>>,
@@ -92,7 +92,7 @@ impl Socket {
         }
     }
 
-    /// Looks for the next request for a moment, between the turns of other tasks.
+    /// Polls for the next request for a moment, between the turns of other tasks.
     async fn readable_soon(&self, patience: Patience) -> Option<AsyncFdReadyGuard<'_, OwnedFd>> {
         if patience != Patience::Endless {
             return None;
@@ -107,7 +107,7 @@ impl Socket {
             if !spinning.again() {
                 return None;
             }
-            // The event loop looks at all descriptors before it comes back.
+            // The event loop checks all descriptors before it comes back.
             tokio::task::yield_now().await;
         }
     }
@@ -217,8 +217,8 @@ fn settle(
 ) -> Result<Option<usize>> {
     match outcome {
         Ok(count) => {
-            // The socket is drained or full: the next call would only be told to wait. With
-            // edge-triggered events nothing is missed by not trying.
+            // The socket is drained or full: the next call would only return `EAGAIN`. With edge-triggered
+            // events nothing is missed by not trying.
             if count > 0 && count < wanted {
                 guard.clear_ready();
             }
@@ -242,8 +242,8 @@ impl Canceller {
         Canceller(Rc::downgrade(socket))
     }
 
-    /// Ends the connection, if it still exists: no byte is received into anybody's memory after
-    /// this has returned, and the task that uses the connection wakes up with an error.
+    /// Ends the connection, if it still exists: no byte is received into any caller's memory after this has
+    /// returned, and the task that uses the connection wakes up with an error.
     pub fn cancel(&self) {
         if let Some(socket) = self.0.upgrade() {
             socket.shut_down();

@@ -129,7 +129,7 @@ fn a_reader_that_has_taken_a_part_of_a_record_wakes_for_the_rest() {
         let pause = Mischief::PauseAt(GREETING_DOWN + part, Duration::from_millis(20));
         let proxy = Proxy::new(&server.address, Mischief::None, pause);
         let mut connection = blocking::Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();
-        // Whoever is not woken sleeps for ever.
+        // A thread that is not woken sleeps for ever.
         let socket = connection.descriptor().unwrap().try_clone_to_owned().unwrap();
         set_socket_timeout(&socket, Timeout::Recv, None).unwrap();
         let (done, is_done) = std::sync::mpsc::channel();

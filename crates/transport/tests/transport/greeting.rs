@@ -1,4 +1,4 @@
-//! Strangers, old versions, wrong secrets: each is told why, and nobody else notices.
+//! Strangers, old versions, wrong secrets: each gets the reason, and other connections are not affected.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -42,7 +42,7 @@ fn hello(change: impl FnOnce(&mut [u8; PREAMBLE_BYTES])) -> Vec<u8> {
     [&bytes[..], &[0; 72], &pattern(52, 1)].concat()
 }
 
-/// What a server says that lets somebody in.
+/// What a server sends that accepts a client.
 fn welcome(change: impl FnOnce(&mut [u8; PREAMBLE_BYTES])) -> Vec<u8> {
     let mut bytes = Preamble::new(Status::Welcome, 56).encode();
     change(&mut bytes);
@@ -228,7 +228,7 @@ fn a_crowd_of_silent_strangers_keeps_nobody_out() {
     }
 }
 
-/// What locked everybody out once whose network takes a while: the oldest of a flood went, one after the other.
+/// This once locked out all clients with a slow network: the oldest of a flood went, one after the other.
 #[test]
 fn a_flood_of_silent_strangers_keeps_out_nobody_whose_greeting_takes_60_milliseconds() {
     let server = TestServer::tcp();

@@ -200,7 +200,7 @@ fn a_frame_injected_into_a_proved_connection_ends_it_and_is_not_done() {
     {
         let mut connection = server.connect();
         write(&mut connection, 1, 0, b"mine").unwrap();
-        // Somebody on the network knows the protocol and all that was said in plain.
+        // An attacker on the network knows the protocol and all that was sent in plain.
         send_all(
             &raw(&connection),
             &[write_head(0, 5), vec![0; 16], b"yours".to_vec(), vec![0; 16]].concat(),
@@ -290,8 +290,8 @@ fn replies_that_make_no_sense_end_the_connection() {
     }
 }
 
-/// Sends bytes with one end of a pipe; returns the other end, which sees its end when nobody
-/// holds the first one any more.
+/// Sends bytes with one end of a pipe; returns the other end, which sees its end when no process holds the
+/// first one any more.
 fn send_with_pipe(socket: impl AsFd, bytes: &[u8]) -> std::fs::File {
     let (read, write) = rustix::pipe::pipe().unwrap();
     let descriptors = [write.as_fd(), write.as_fd(), write.as_fd()];

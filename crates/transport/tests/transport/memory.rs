@@ -6,7 +6,7 @@ use ramlace_transport::RawSegment;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Some memory of a file that anybody may truncate.
+/// Some memory of a file that any process may truncate.
 pub struct Memory {
     file: OwnedFd,
     pointer: *mut u8,

@@ -143,7 +143,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // Wakes it up if nobody has come; otherwise nobody listens any more.
+        // Wakes it up if no client has come; otherwise there is no listener any more.
         match &self.address {
             Address::Tcp(place) => drop(TcpStream::connect(place)),
             Address::Unix(path) => drop(UnixStream::connect(path)),

@@ -1,4 +1,4 @@
-//! Peers that stop reading or writing: bounded, and nobody else is delayed.
+//! Peers that stop reading or writing: bounded, and no other connection is delayed.
 
 use std::time::Duration;
 
