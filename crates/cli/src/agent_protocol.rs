@@ -90,11 +90,11 @@ pub struct Prepare {
     pub backing: String,
     /// Take the whole memory at once.
     pub reserve: bool,
-    /// The super-user of a mount for everybody acts as nobody.
+    /// The super-user of a mount for all users acts as nobody.
     pub root_squash: bool,
     /// Bulk data cross the network without a key.
     pub trust_network: bool,
-    /// Where server 0 tells its metrics; server n takes that port + n.
+    /// Where server 0 serves its metrics; server n takes that port + n.
     pub metrics: Option<MetricsAddress>,
     /// How long servers may take to become ready, in milliseconds.
     pub patience_millis: u64,
@@ -155,7 +155,7 @@ impl From<&Error> for Answer {
 }
 
 impl Answer {
-    /// An error that was told, as an error; every other answer as it is.
+    /// A reported error, as an error; every other answer as it is.
     pub fn into_result(self) -> Result<Answer> {
         match self {
             Answer::Error { kind, message } => {

@@ -1,4 +1,4 @@
-//! Changes of many files, one after the other: counted while they go on, and told at the end.
+//! Changes of many files, one after the other: counted on the way, and reported at the end.
 
 use ramlace_base::{Error, Result};
 use serde_json::json;
@@ -37,7 +37,7 @@ impl Changes {
         self.tally.pause(|| say(error, self.json));
     }
 
-    /// Tells how many there were, and whether all went well.
+    /// Reports how many there were, and whether all went well.
     pub fn finish(self, output: &mut Output) -> Done {
         if self.json {
             output.json(&json!({"changed": self.changed}))?;

@@ -1,4 +1,4 @@
-//! All hosts of a pool at once: everybody is told something, and everybody's answer is awaited.
+//! All hosts of a pool at once: each gets an order, and all answers are awaited.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::hosts_progress::HostsProgress;
 use crate::interrupt::Interrupt;
 use crate::remote::{Remote, Transport};
 
-/// How often the line about progress is drawn, and hosts that end are looked at.
+/// How often the line about progress is drawn, and hosts that end are noticed.
 const TICK: Duration = Duration::from_millis(50);
 /// How long agents may take at most to undo what they did: as long as servers may take to stop, and a margin.
 const UNDO_PATIENCE_MAX: Duration = Duration::from_secs(15);
 /// How long a transport command may take to end when it is asked to.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Failures that are told; the others are counted.
+/// Failures that are shown; the others are counted.
 const NAMED_MAX: usize = 4;
 
 /// An answer of one host, or why there is none.
@@ -65,7 +65,7 @@ impl<'a> Crew<'a> {
         self.remotes.len()
     }
 
-    /// Tells hosts something and returns all answers in their order, or the first failure.
+    /// Sends orders to hosts and returns all answers in their order, or the first failure.
     pub fn ask(
         &mut self,
         doing: &'static str,
@@ -94,7 +94,7 @@ impl<'a> Crew<'a> {
         if failures.is_empty() { Ok(answers) } else { Err(together(&failures)) }
     }
 
-    /// Says something; returns who was told.
+    /// Sends orders; returns the hosts that got one.
     pub fn tell(&mut self, orders: impl IntoIterator<Item = (usize, Order)>) -> Vec<usize> {
         let orders = orders.into_iter();
         orders
@@ -105,8 +105,8 @@ impl<'a> Crew<'a> {
             .collect()
     }
 
-    /// Waits for one answer of each of these hosts; with `all_or_nothing` only until one fails. One
-    /// that was too slow may have waited for another: whose fault it was shows when time is over.
+    /// Waits for one answer of each of these hosts; with `all_or_nothing` only until one fails. One that was
+    /// too slow may have waited for another: which host is at fault shows when time is over.
     pub fn listen(
         &mut self,
         doing: &'static str,

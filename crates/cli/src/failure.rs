@@ -7,7 +7,7 @@ use serde_json::json;
 const EXIT_FAILED: u8 = 1;
 /// Exit code of wrong usage.
 pub const EXIT_USAGE: u8 = 2;
-/// Exit code when nobody reads the output any more: what a shell sees of a program that SIGPIPE ended.
+/// Exit code when the reader of the output has gone: what a shell sees of a program that SIGPIPE ended.
 const EXIT_PIPE: u8 = 128 + 13;
 
 /// What every command returns.
@@ -20,7 +20,7 @@ pub enum Failure {
     Error(Error),
     /// Everything there is to say has been said.
     Told,
-    /// Whoever read the output has gone; there is nothing to say, and nobody to say it to.
+    /// The reader of the output has gone; there is nothing to say, and no reader to say it to.
     PipeClosed,
     /// The hidden child of a server ended with this code.
     Code(u8),

@@ -267,7 +267,7 @@ mod tests {
         assert!(!matches(b"\xc3*", "é") && matches(b"\xc3*", b"\xc3("));
     }
 
-    /// A name, each of whose bytes is changed in turn: the pattern that is the name itself, protected, takes
+    /// A name of which each byte is changed in turn: the pattern that is the name itself, protected, takes
     /// that name and no other.
     #[test]
     fn changed_bytes_are_other_names() {

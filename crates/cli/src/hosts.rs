@@ -18,7 +18,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// What one line says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// As the transport command is told, perhaps with `user@` before it.
+    /// As the transport command gets it, perhaps with `user@` before it.
     pub name: String,
     /// Memory of its servers together, in bytes.
     pub memory: Option<u64>,

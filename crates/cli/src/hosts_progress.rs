@@ -1,4 +1,4 @@
-//! One line on standard error that names the hosts that are waited for, where somebody looks at it.
+//! One line on standard error that names the hosts that are waited for, where that is a terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl HostsProgress {
         self.doing = doing;
     }
 
-    /// Draws who is waited for, of so many.
+    /// Draws the hosts that are waited for, of so many.
     pub fn update(&mut self, waiting: &[&str], total: usize) {
         if !self.wanted || self.began.elapsed() < DELAY {
             return;

@@ -35,7 +35,7 @@ pub struct StopHosts<'a> {
 }
 
 impl StopHosts<'_> {
-    /// Tells every host, whatever becomes of the others.
+    /// Sends the order to every host, whatever becomes of the others.
     pub fn run(&self, hosts: &[String], interrupt: &Interrupt) -> Vec<HostStopped> {
         let (mut crew, failed) = Crew::gather(self.transport, hosts, self.patience, interrupt, self.json);
         let mut stopped: Vec<HostStopped> =

@@ -10,7 +10,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// The pipe that the handler writes into; -1 while nobody listens.
+/// The pipe that the handler writes into; -1 while there is no reader.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
 extern "C" fn tell(_: libc::c_int) {
@@ -27,7 +27,7 @@ extern "C" fn tell(_: libc::c_int) {
     }
 }
 
-/// While it lives, the signals end nothing: they are told. Afterwards they mean what they did before.
+/// While it lives, the signals end nothing: they are reported. Afterwards they mean what they did before.
 #[derive(Debug)]
 pub struct Interrupt {
     read: OwnedFd,
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn a_signal_is_told_and_ends_nothing() {
-        // Who runs the tests may have left the terminal, and them with it deaf for this.
-        // SAFETY: the usual treatment of a signal, in a process of tests alone.
+        // The process that runs the tests may have left the terminal, and with it they inherit that this signal
+        // is ignored. SAFETY: the usual treatment of a signal, in a process of tests alone.
         unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
         let interrupt = Interrupt::catch().unwrap();
         assert!(!interrupt.came());

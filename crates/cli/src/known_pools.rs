@@ -40,7 +40,7 @@ pub enum PoolState {
     Silent(String, Error),
     /// Nothing of it runs any more.
     Dead,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown(Error),
 }
 

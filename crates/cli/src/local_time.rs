@@ -18,8 +18,8 @@ pub struct WallClock {
     pub second: u8,
 }
 
-/// Seconds since 1970-01-01 UTC when the clocks here show this; `None` beyond what the system can tell.
-/// An hour that the clocks skip in spring is the one after it; of an hour that comes twice, the system chooses.
+/// Seconds since 1970-01-01 UTC when the clocks here show this; `None` beyond what the system can represent. An
+/// hour that the clocks skip in spring is the one after it; of an hour that comes twice, the system chooses.
 pub fn seconds_of(clock: &WallClock) -> Option<i64> {
     // SAFETY: a `tm` is numbers and a pointer that may be null; all zeros is one.
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };

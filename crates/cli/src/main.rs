@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what is wrong with the command line, or what was asked about it. With `--json` a program is told.
+/// Says what is wrong with the command line, or prints the help that was asked for. With `--json` as JSON.
 fn wrong_usage(error: &clap::Error, json: bool) -> ExitCode {
     if !error.use_stderr() || !json {
         error.exit();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use ramlace_base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// Where the servers tell their metrics.
+/// Where the servers serve their metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricsAddress {
     host: String,

@@ -1,4 +1,4 @@
-//! What `chmod` is told: octal digits, or clauses such as `u+x,go-w,a=rX`.
+//! The mode argument of `chmod`: octal digits, or clauses such as `u+x,go-w,a=rX`.
 //!
 //! The rules are those of POSIX (chmod, "Extended description") with GNU's for directories: their set-ID bits
 //! change only where the clause names them.
@@ -20,7 +20,7 @@ pub struct ModeChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clause {
     operation: Operation,
-    /// The bits of whom it speaks; 0 when it says nothing: everybody, but for the umask.
+    /// The bits of the classes that it names; 0 when it names none: all classes, but for the umask.
     who: u16,
     what: What,
 }
@@ -61,7 +61,7 @@ impl ModeChange {
         })
     }
 
-    /// The bits that come of `mode`. Where a clause names nobody, the bits of the umask stay as they are.
+    /// The bits that result from `mode`. Where a clause names no class, the bits of the umask stay as they are.
     pub fn apply(&self, mode: u16, is_directory: bool, umask: u16) -> u16 {
         self.clauses.iter().fold(mode & ALL, |mode, clause| clause.apply(mode, is_directory, umask))
     }
@@ -81,7 +81,7 @@ impl Clause {
         }
     }
 
-    /// The bits that it speaks of, for everybody, and those that it names expressly.
+    /// The bits that it is about, for all classes, and those that it names expressly.
     fn bits(self, mode: u16, is_directory: bool) -> (u16, u16) {
         match self.what {
             What::Bits { bits, search } => {
@@ -133,13 +133,13 @@ fn who_bits(letter: char) -> Option<u16> {
     }
 }
 
-/// What stands behind an operation, and of whom it speaks.
+/// What stands behind an operation, and for which classes.
 fn what(text: &str, who: u16) -> Option<(What, u16)> {
     match text {
         "u" => return Some((What::CopyFrom(6), who)),
         "g" => return Some((What::CopyFrom(3), who)),
         "o" => return Some((What::CopyFrom(0), who)),
-        // `+4755` and `=0` name all bits, so they name nobody beside.
+        // `+4755` and `=0` name all bits, so they name no class beside.
         digits if digits.starts_with(|letter: char| letter.is_ascii_digit()) => {
             let What::Octal { bits, .. } = octal(digits)? else { return None };
             return (who == 0).then_some((What::Octal { bits, whole: true }, ALL));

@@ -1,7 +1,7 @@
-//! `mount.ramlace` and `mount.fuse.ramlace`: this program under the names by which mount(8) looks for it.
+//! `mount.ramlace` and `mount.fuse.ramlace`: this program under the names by which mount(8) finds it.
 //!
-//! mount(8), fstab, automount and systemd run it as `/sbin/mount.ramlace SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS]
-//! [-t TYPE]`. What it does for an ordinary user is what `ramlace mount` does for him.
+//! mount(8), fstab, automount and systemd run it as `/sbin/mount.ramlace SPEC DIR [-sfnv] [-N NAMESPACE] [-o
+//! OPTIONS] [-t TYPE]`. What it does for an ordinary user is what `ramlace mount` does.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -125,7 +125,7 @@ impl Args {
             enter(namespace)?;
         }
         if options.remount {
-            // Options that were not named stay as they are, whoever made the list.
+            // Options that were not named stay as they are, wherever the list came from.
             let changed =
                 |flags| options.applied(MountHow { flags, ..MountHow::default() }, true).map(|how| how.flags);
             return if self.fake { Ok(()) } else { remount(&self.directory, changed) };
@@ -162,7 +162,7 @@ fn pool_of(spec: &str) -> Result<Option<String>> {
     })
 }
 
-/// Goes where mount(8) was told to mount. This process has one thread yet, as the kernel wants it.
+/// Goes where mount(8) was asked to mount. This process has one thread yet, as the kernel wants it.
 fn enter(namespace: &Path) -> Result<()> {
     let shown = namespace.display();
     let file = File::open(namespace).map_err(|error| Error::from_io(&error, &shown))?;

@@ -25,7 +25,7 @@ const FOR_OTHERS: [&str; 15] = [
     "comment",
     "x-",
     "X-",
-    // What mount(8) adds for the one who mounts; `user` alone is below.
+    // What mount(8) adds for the user who mounts; `user` alone is below.
     "user=",
 ];
 /// What makes a line of fstab one for ordinary users, and what goes with it, as mount(8) has it.
@@ -35,15 +35,15 @@ const FOR_USERS: [(&str, &[&str]); 4] = [
     ("owner", &["nosuid", "nodev"]),
     ("group", &["nosuid", "nodev"]),
 ];
-/// What the kernel says of a mount that is there; mount(8) hands it to who remounts.
+/// What the kernel says of a mount that is there; mount(8) passes it on when it remounts.
 const OF_THE_KERNEL: [&str; 5] = ["user_id=", "group_id=", "rootmode=", "max_read=", "blksize="];
 
 /// When changes of names are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
-    /// Before they are told to be done.
+    /// Before they are acknowledged.
     Sync,
-    /// A moment later, where nobody else looks.
+    /// A moment later, where no other client uses the directory.
     Behind,
 }
 
@@ -70,7 +70,7 @@ pub struct MountHow {
     pub passthrough: bool,
     /// What makes a file longer takes its memory at once.
     pub reserve: bool,
-    /// Changes where nobody else looks are sent a moment after they are told to be done.
+    /// Changes where no other client uses the directory are sent a moment after they are acknowledged.
     pub metadata_behind: bool,
     /// When other machines see what programs have stored.
     pub mode: Mode,
@@ -102,7 +102,7 @@ impl Options {
         options
     }
 
-    /// What these options make of `how`. The first that nobody knows is an error, unless `sloppy`.
+    /// What these options make of `how`. The first unknown one is an error, unless `sloppy`.
     pub fn applied(&self, mut how: MountHow, sloppy: bool) -> Result<MountHow> {
         for word in &self.words {
             if !how.apply(word)? && !self.is_known(word) && !sloppy {
@@ -184,7 +184,7 @@ impl MountHow {
         }
     }
 
-    /// What `ramlace mount` is told for this, by somebody who has another working directory.
+    /// The arguments of `ramlace mount` for this, for a caller in another working directory.
     pub fn words(&self) -> Result<Vec<std::ffi::OsString>> {
         let mut list = self.flags.words();
         let named = [

@@ -1,4 +1,4 @@
-//! What the daemon of a mount gives up before it listens to the kernel and to servers.
+//! Which rights the daemon of a mount drops before it serves the kernel and talks to servers.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use ramlace_server::MountFiles;
 use crate::mount_options::MountHow;
 use crate::mounting::{log_path, make_records};
 
-/// Gives it up: before this process has a second thread, and after it has started its porter. Returns what could not be
-/// given up though the machine has it.
+/// Drops them: before this process has a second thread, and after it has started its porter. Returns what could
+/// not be dropped though the machine has it.
 pub fn enter(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Vec<String>> {
     ramlace_server::harden();
     // The kernel opens files that it is to have itself by this process's rights, and they lie in servers' own memory.
@@ -33,7 +33,7 @@ fn files(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<MountF
     match named {
         // A pool that is named by an address may be one of this machine.
         Some(named) if named.contains(':') => readable.push(runtime_directory()?),
-        // What lies there beside the note of the mount is believed by whoever owns the pool.
+        // The owner of the pool trusts the other files in its directory: only that of the records may be changed.
         named => {
             let directory = PoolDirectory::locate(&pool_name(named))?;
             own.push(make_records(&directory)?);

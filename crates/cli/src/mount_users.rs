@@ -1,4 +1,4 @@
-//! Which programs use a directory's mount: what /proc tells of open files, mappings and working directories.
+//! Which programs use a directory's mount: what /proc shows of open files, mappings and working directories.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +20,12 @@ impl std::fmt::Display for User {
     }
 }
 
-/// How long the look around may take. What a program that is stuck in a mount has mapped cannot be read until it
-/// goes on, and whoever tries is stuck as well.
+/// How long the search may take. What a program that is stuck in a mount has mapped cannot be read until the
+/// program goes on, and the reader gets stuck as well.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The programs that use what is mounted on `directory`, as far as they can be seen: not those of other users without
-/// root, and none when the look around does not end.
+/// The programs that use what is mounted on `directory`, as far as they can be seen: not those of other users
+/// without root, and none when the search does not end.
 pub fn users_of(directory: &Path) -> Vec<User> {
     let (tell, told) = channel();
     let directory = directory.to_owned();

@@ -1,4 +1,4 @@
-//! Mounts of pools on this machine: the daemon that serves one, and who uses one.
+//! Mounts of pools on this machine: the daemon that serves one, and the programs that use one.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, PipeReader, Read};
@@ -21,7 +21,7 @@ use crate::output::Output;
 
 /// How long a daemon may take to connect and to mount.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a look at mounts may take: one that is stopped, or waits for its servers, does not answer.
+/// How long a check of mounts may take: one that is stopped, or waits for its servers, does not answer.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// The word with which the daemon says that the directory is mounted.
 pub const MOUNTED: &str = "mounted";
@@ -70,7 +70,7 @@ pub enum Health {
     Silent,
 }
 
-/// How each of these mounts is; looks at all of them at once.
+/// How each of these mounts is; checks all of them at once.
 pub fn look_at(mounts: &[MountPoint]) -> Vec<Health> {
     let asked = mounts.iter().map(|mount| {
         let (tell, told) = channel();
@@ -140,7 +140,8 @@ pub fn directory_for(directory: &Path, output: &mut Output) -> Result<PathBuf> {
     })
 }
 
-/// One command of this user at a time: between the look at a mount and its end nobody else may mount there.
+/// One command of this user at a time: between the check of a mount and its end no other command may mount
+/// there.
 fn clear_dead(directory: &Path) -> Result<Vec<MountPoint>> {
     let _turn = take_turn()?;
     ramlace_mount::clear_dead(directory)
@@ -205,7 +206,7 @@ fn records_of(directory: &PoolDirectory) -> PathBuf {
     directory.path().join("mounts")
 }
 
-/// Makes that directory. Without a pool there is none, and whoever connects to the pool says so.
+/// Makes that directory. Without a pool there is none, and the code that connects to the pool reports that.
 pub fn make_records(directory: &PoolDirectory) -> Result<PathBuf> {
     let records = records_of(directory);
     match fs::DirBuilder::new().mode(0o700).create(&records) {
@@ -244,7 +245,7 @@ pub fn start(directory: &Path, named: Option<&str>, how: &MountHow) -> Result<()
     match listen(told) {
         Ok(()) => Ok(()),
         Err(error) => {
-            // It has failed or hangs; either way it must not mount later, when nobody expects it.
+            // It has failed or hangs; either way it must not mount later, unexpectedly.
             let _ = daemon.kill();
             let _ = daemon.wait();
             Err(naming(directory, error))
@@ -321,7 +322,7 @@ fn log_directory() -> Result<PathBuf> {
 /// Where the daemon for a directory writes what goes wrong.
 pub fn log_path(directory: &Path) -> Result<PathBuf> {
     let logs = log_directory()?;
-    // A path has no NUL and a name no slash; what is left of a very long path tells it apart.
+    // A path has no NUL and a name no slash; what is left of a very long path distinguishes it.
     let name = directory.to_string_lossy().replace('/', "%");
     let start = name.len().saturating_sub(200);
     let name = name.get(start..).unwrap_or("mount");

@@ -61,7 +61,7 @@ impl Output {
     }
 }
 
-/// Writes one line to standard error, without what would steer a terminal. Nobody can be told when that fails.
+/// Writes one line to standard error, without what would steer a terminal. A failure cannot be reported.
 pub fn say_line(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", plain(text));
 }

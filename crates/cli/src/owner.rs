@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use ramlace_base::{Error, ErrorKind, Result};
 
-/// Whom something shall belong to: what is `Some` changes.
+/// The new owner and group: what is `Some` changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The user's number.
@@ -20,7 +20,7 @@ pub struct Owner {
 type Entry = Vec<String>;
 
 impl Owner {
-    /// Reads `USER`, `USER:GROUP`, `:GROUP`, or `USER:` for the user and his login group.
+    /// Reads `USER`, `USER:GROUP`, `:GROUP`, or `USER:` for the user and the user's login group.
     pub fn parse(text: &str) -> Result<Owner> {
         Owner::parse_with(text, &look_up)
     }
@@ -76,7 +76,7 @@ fn number(
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().ok().filter(|number| *number != u32::MAX).ok_or_else(|| {
             let who = database.person();
-            // The largest number means "nobody is named" to the system's own calls.
+            // The largest number means "no user" to the system's own calls.
             Error::new(
                 ErrorKind::Invalid,
                 format!("{text} is no {who}'s number; they end at {}", u32::MAX - 1),

@@ -44,7 +44,7 @@ pub fn in_pool(text: &OsStr) -> Result<Locator> {
     in_pool_with(text, &mut at_hand)
 }
 
-/// For `mv`, which reads its words as `cp` does: a file of this machine is told what to do.
+/// For `mv`, which reads its words as `cp` does: the error for a file of this machine says what to do.
 pub fn in_pool_as_cp_reads_it(text: &OsStr) -> Result<Locator> {
     match Place::parse(text)? {
         Place::Pool(locator) => Ok(locator),
@@ -71,7 +71,7 @@ pub fn on_mounts(text: &OsStr, named: Option<&str>) -> Result<Vec<PathBuf>> {
         if at_hand(Path::new(text))?.is_some() {
             return Ok(vec![text.into()]);
         }
-        // Whoever names a file that is there does not mean one from a pool's root.
+        // A user that names a file that is there does not mean one from a pool's root.
         if fs::symlink_metadata(text).is_ok() {
             let text = format!(
                 "{} lies on no mount of a pool; 'ramlace mount DIR' makes one",
@@ -168,7 +168,7 @@ fn at_hand(path: &Path) -> Result<Option<Locator>> {
     Ok(Some(Locator { pool: pool_of(mount, path)?, path: inside }))
 }
 
-/// Follows a path as far as it is there; `None` where this user may not look.
+/// Follows a path as far as it is there; `None` where this user may not read.
 fn find(absolute: &Path, follow: bool) -> io::Result<Option<Found>> {
     let mut rest: Vec<&OsStr> = Vec::new();
     let mut at = absolute;
@@ -202,7 +202,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The mount on whose device something lies, and its path from the mount's root.
+/// The mount whose device something lies on, and its path from the mount's root.
 fn on_mount<'a>(found: &Found, mounts: &'a [MountPoint]) -> Option<(&'a MountPoint, Vec<u8>)> {
     let its = mounts.iter().rev().filter(|mount| mount.device == found.device);
     its.filter_map(|mount| {

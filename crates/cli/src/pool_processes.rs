@@ -1,8 +1,8 @@
 //! The processes of a pool on this machine: found, signalled and waited for by handles that
 //! never mean another process.
 //!
-//! A process belongs to a pool when it is this user's, runs `serve` or `serve-child`, and was
-//! told to read the secret of that pool's directory.
+//! A process belongs to a pool when it is this user's, runs `serve` or `serve-child`, and has an argument that
+//! names the secret of that pool's directory.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use ramlace_base::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long one process may keep this one from looking at it.
+/// How long one process may delay this one while it is examined.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a process is for its server.
@@ -95,8 +95,8 @@ pub fn find(secret_file: &Path) -> Result<Vec<PoolProcess>> {
     Ok(found)
 }
 
-/// Those of the processes that belong to the pool. A process that is stuck, such as a program in a mount whose daemon
-/// is stopped, keeps whoever reads its command line: it is passed over, for servers use no mount.
+/// Those of the processes that belong to the pool. A process that is stuck, such as a program in a mount whose
+/// daemon is stopped, blocks a reader of its command line: it is passed over, for servers use no mount.
 fn look_at_all(pids: Vec<u32>, secret_file: &Path) -> Vec<PoolProcess> {
     let (pids, secret_file) = (Arc::new(pids), Arc::<Path>::from(secret_file));
     let mut found = Vec::new();
@@ -134,7 +134,8 @@ fn look_at(pid: u32, secret_file: &Path) -> Option<PoolProcess> {
     (!process.has_ended()).then_some(process)
 }
 
-/// As whom a process acts. Servers let nobody look into them, and what is theirs in `/proc` counts as root's.
+/// The user a process acts for. Servers forbid other processes to inspect them, and their files in `/proc`
+/// count as root's.
 fn owner_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

@@ -1,4 +1,4 @@
-//! The descriptor by which a server tells `up` how it is, and what a daemon does not inherit.
+//! The descriptor by which a server reports to `up` how it is, and what a daemon does not inherit.
 //!
 //! One of the three rooms of this crate with `unsafe`; the others are `interrupt` and `local_time`.
 #![allow(unsafe_code)]

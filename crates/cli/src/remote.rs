@@ -73,9 +73,9 @@ impl Transport {
 /// An agent, or a transport command that has not reached it yet.
 #[derive(Debug)]
 pub struct Remote {
-    /// As the transport is told.
+    /// As the transport gets it.
     pub host: String,
-    /// It was told to start something, and has not said that nothing of it is left.
+    /// It was ordered to start something, and has not said that nothing of it is left.
     pub may_run: bool,
     line: String,
     child: Child,
@@ -106,7 +106,7 @@ impl Remote {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C is for this program, which then tells the agents.
+            // Ctrl-C is for this program, which then sends orders to the agents.
             .process_group(0)
             .spawn()
             .map_err(doing)?;

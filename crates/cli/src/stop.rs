@@ -12,7 +12,7 @@ use crate::pool_processes::{PoolProcess, Role, find, wait_all};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the kernel may take to end a killed process.
 const PATIENCE_KILLED: Duration = Duration::from_secs(5);
-/// Looks for processes that were being started while others were stopped.
+/// Searches for processes that were being started while others were stopped.
 const ROUNDS_MAX: usize = 3;
 
 /// Stops every server of the pool with this secret. Returns their number, and what went

@@ -1,4 +1,4 @@
-//! How far a walk through a big tree has come: on standard error, after a second, where somebody looks at it.
+//! How far a walk through a big tree has come: on standard error, after a second, where that is a terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

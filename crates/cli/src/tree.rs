@@ -1,7 +1,7 @@
 //! A walk through a tree of the pool: everything below a path, links not followed.
 //!
 //! It goes by inode, so that a tree may be deeper than a path is long, costs no lookups, and cannot be led
-//! elsewhere by a link that somebody puts in its way. What others remove meanwhile is passed over.
+//! elsewhere by a link that another user puts in its way. What others remove meanwhile is passed over.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use crate::show::escaped;
 pub struct Node<'a> {
     /// The pool.
     pub pool: &'a Pool,
-    /// As the user would write it: what he named, and the names from there on.
+    /// As the user would write it: the name that was given, and the names from there on.
     pub path: &'a [u8],
     /// The last name of `path`; `/` for the root.
     pub name: &'a [u8],
@@ -51,7 +51,7 @@ pub trait Visitor {
         Ok(())
     }
 
-    /// Something could not be looked at; the walk goes on.
+    /// Something could not be examined; the walk goes on.
     fn failed(&mut self, error: Error);
 }
 
@@ -66,7 +66,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Looks at what the user named; a link at the end of it is followed or not.
+    /// Examines what the user named; a link at the end of it is followed or not.
     pub fn find(path: &OsStr, follow: bool, pools: &mut Pools) -> Result<Root> {
         let locator = in_pool(path)?;
         let pool = pools.of(&locator)?;
@@ -140,7 +140,7 @@ impl Level {
     }
 }
 
-/// Somebody has removed it since it was listed.
+/// Another user has removed it since it was listed.
 fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale)
 }

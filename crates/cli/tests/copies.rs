@@ -228,7 +228,8 @@ fn pipes_devices_and_proc_are_read_to_their_end() {
 }
 
 // SEMANTICS 111.1
-/// What made whoever copied again overwrite a file of their own: a link that an earlier copy had brought along.
+/// This once made a user who copied again overwrite a file of their own: through a link that an earlier copy
+/// had brought along.
 #[test]
 fn a_copy_writes_through_no_link_below_the_directory_that_was_named() {
     let home = Home::with_pool(2, "96MiB");
@@ -257,7 +258,7 @@ fn a_copy_writes_through_no_link_below_the_directory_that_was_named() {
     home.run(["cp", "ramlace:/t/file", "t/file"]).good();
     assert_eq!(fs::read(&mine).unwrap(), b"another's");
 
-    // The same the other way round: a link that somebody put into the pool.
+    // The same the other way round: a link that another user put into the pool.
     home.run(["mkdir", "/shared"]).good();
     home.run_with(["cp", "-", "ramlace:/secret"], b"precious").good();
     link(Path::new("/secret"), "/shared/mine");

@@ -132,7 +132,7 @@ fn what_cannot_start_leaves_nothing_behind() {
     let home = Home::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    // Server 1 of this pool wants the port that is taken; somebody else may have that of server 0.
+    // Server 1 of this pool wants the port that is taken; another process may have that of server 0.
     let listen = format!("127.0.0.1:{}", port - 1);
     let small = ["--memory", "64MiB", "--no-reserve"];
     let ports = home.run(["up", "--servers", "2", "--listen", &listen].iter().chain(&small));
@@ -227,7 +227,7 @@ fn the_wrong_secret_opens_nothing() {
     let locator = format!("ramlace://{address}/");
     let done = home.command().args(["ls", &locator]).env("RAMLACE_SECRET_FILE", &wrong).output().unwrap();
     common::Done::from(done).bad(&["secret"]);
-    // Somebody who has no secret of that pool is told what is missing.
+    // A user who has no secret of that pool gets a message that says what is missing.
     let stranger = Home::new();
     stranger.run(["ls", &locator]).bad(&["secret", "RAMLACE_SECRET_FILE"]);
 }

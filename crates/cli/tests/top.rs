@@ -137,7 +137,7 @@ fn pseudo_terminal() -> (File, OwnedFd) {
     // SAFETY: TIOCGPTPEER takes flags and returns a new descriptor, or -1.
     let terminal = unsafe { libc::ioctl(control.as_raw_fd(), libc::TIOCGPTPEER, flags) };
     assert!(terminal >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     (control, unsafe { OwnedFd::from_raw_fd(terminal) })
 }
 

@@ -264,7 +264,7 @@ fn chown_changes_owners() {
     let owner = |path: &str| (number(&home, path, "uid"), number(&home, path, "gid"));
     let before = owner("/data/a.npy");
     if !is_root {
-        // Nothing can be given away, and the message says whose it would have been.
+        // Nothing can be given away, and the message names the new owner.
         home.run(["chown", "1", "/data/a.npy"]).bad(&["changing the owner of /data/a.npy", "may not give"]);
         assert_eq!(owner("/data/a.npy"), before);
         return;

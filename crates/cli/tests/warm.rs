@@ -17,7 +17,7 @@ fn what_lies_on_no_mount_is_refused() {
     home.run(["warm", "/nothing"]).bad(&["/nothing"]);
 }
 
-/// How many of a file's pages are in memory, and how many it has. A mapping that nobody touches brings none.
+/// How many of a file's pages are in memory, and how many it has. A mapping that is not accessed brings none.
 fn pages_in_memory(path: &Path) -> (usize, usize) {
     let file = File::open(path).unwrap();
     let length = usize::try_from(file.metadata().unwrap().len()).unwrap();
@@ -35,7 +35,7 @@ fn pages_in_memory(path: &Path) -> (usize, usize) {
     (pages.iter().filter(|page| **page & 1 != 0).count(), pages.len())
 }
 
-/// Warm until all pages are there: a kernel may take a page back that nobody has used for a moment.
+/// Warm until all pages are there: a kernel may take a page back that was not used for a moment.
 fn warm_all(home: &Home, mount: &Path, files: &[PathBuf]) {
     for _ in 0..10 {
         let done = home.run(["warm", "--json", mount.join("d").to_str().unwrap(), "/nothing"]);

@@ -1,7 +1,7 @@
 //! `check`: whether everything that the pool's servers hold fits together.
 //!
-//! What is wrong `ramlace_check` decides; here its questions go out through the client, what this machine's mounts have lost
-//! goes in, and what it found is told as sentences or JSON.
+//! `ramlace_check` decides what is wrong; here its requests go out through the client, what this machine's
+//! mounts have lost goes in, and what it found is printed as sentences or JSON.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -50,7 +50,7 @@ pub struct Args {
     pub repair: bool,
 }
 
-/// Checks the pool and tells what is wrong.
+/// Checks the pool and reports what is wrong.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let pool = Pool::connect(&connect_options(named))?;
     let began = Instant::now();
@@ -74,7 +74,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         print(&checked, seconds, output)?;
     }
     output.flush()?;
-    // What was mended before it is told all the same: nothing else says which files to look at.
+    // What was mended before it is reported all the same: nothing else says which files to look at.
     ended?;
     if checked.findings.is_empty() { Ok(()) } else { Err(Failure::Told) }
 }
@@ -221,7 +221,7 @@ fn finding_json(finding: &Finding) -> Value {
     value
 }
 
-/// How far the check has come: on standard error, after a second, where somebody looks at it.
+/// How far the check has come: on standard error, after a second, where that is a terminal.
 struct Progress {
     began: Instant,
     /// Inodes, as many entries, and lanes; about.

@@ -78,7 +78,7 @@ impl Changing<'_> {
 }
 
 impl Visitor for Changing<'_> {
-    /// A directory that is entered is given away after what is in it, while it may still be looked into.
+    /// A directory that is entered is given away after what is in it, while it may still be listed.
     fn enter(&mut self, node: &Node<'_>) -> Done<bool> {
         let enters = self.args.recursive && node.kind == FileKind::Directory;
         if !enters {

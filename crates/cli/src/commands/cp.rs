@@ -27,7 +27,7 @@ Paths without ramlace: are files of this machine, unless they lie on a mount of 
 not through the mount. Mode and time of change are kept, holes stay holes, links are copied as links
 with -r and followed without. A copy that fails is removed, or named where it overwrote something.";
 
-/// Threads that copy unless told otherwise: enough to keep several servers busy.
+/// Threads that copy unless another number is given: enough to keep several servers busy.
 const JOBS_DEFAULT: u8 = 4;
 
 /// Arguments of `cp`.

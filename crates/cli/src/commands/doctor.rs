@@ -35,7 +35,7 @@ pub struct Args {
     mpi: Option<PathBuf>,
 }
 
-/// Prints one line for each thing that was looked at.
+/// Prints one line for each thing that was checked.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     if let Some(file) = &args.file {
         return look_at_file(file, pools, output);

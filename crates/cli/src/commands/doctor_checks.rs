@@ -1,4 +1,4 @@
-//! What `doctor` looks at. Each check tries the thing itself where that is possible.
+//! What `doctor` checks. Each check tries the thing itself where that is possible.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +36,7 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// One thing that was checked.
 #[derive(Debug)]
 pub struct Finding {
     /// What.
@@ -47,7 +47,7 @@ pub struct Finding {
     pub found: String,
 }
 
-/// Everything that is looked at, in the order it is shown.
+/// Everything that is checked, in the order it is shown.
 pub fn checks() -> Vec<Finding> {
     let mut findings = vec![kernel(), user_namespaces()];
     findings.extend(private_store());
@@ -203,7 +203,7 @@ fn transparent_huge_pages() -> Finding {
     finding("transparent huge pages", anonymous != "never" && anonymous != "unknown", text)
 }
 
-/// Where FUSE is looked for: the machine, or a made-up one for tests.
+/// Where FUSE is searched for: the machine, or a made-up one for tests.
 struct Machine {
     /// The directory that stands for `/`.
     root: PathBuf,

@@ -15,7 +15,7 @@ const ROUTINE: &[u8] = b"PMPI_File_open";
 const OURS: &[u8] = b"ramlace_mpiio_opens";
 const ELF: &[u8] = b"\x7fELF";
 
-/// Everything that is looked at about a program, up to what is in the way.
+/// Everything that is checked about a program, up to the first obstacle.
 pub fn checks(program: &Path) -> Result<Vec<Finding>> {
     let bytes = fs::read(program)
         .map_err(|error| Error::from_io(&error, format!("reading {}", program.display())))?;
@@ -79,7 +79,7 @@ fn library(mpi: Mpi, theirs: &Path) -> Result<Vec<Finding>> {
 fn start(mpi: Mpi, program: &Path) -> String {
     let words = format!("-np 4 {} ramlace:/FILE", program.display());
     match mpi {
-        // Any launcher may start such a program: the library cannot be told by it.
+        // Any launcher may start such a program: the library does not show which.
         Mpi::Abi => format!("{LIBRARY_VARIABLE}=.../{} ramlace mpirun {words}", mpi.library()),
         Mpi::Ompi | Mpi::Mpich => format!("ramlace mpirun {words}"),
     }
@@ -171,7 +171,8 @@ impl Loaded {
     }
 }
 
-/// The MPI whose library has this name. Versions tell Open MPI's `libmpi` from MPICH's and those that derive from it.
+/// The MPI whose library has this name. Versions distinguish Open MPI's `libmpi` from MPICH's and those that
+/// derive from it.
 fn mpi_named(library: &str) -> Option<Mpi> {
     let (stem, version) = library.split_once(".so")?;
     match stem {

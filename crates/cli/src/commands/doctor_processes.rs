@@ -1,4 +1,4 @@
-//! What this user's running servers and mounts have given up, as the kernel tells it of each process.
+//! Which rights this user's running servers and mounts have dropped, as the kernel reports it for each process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -86,7 +86,7 @@ fn number_of(pid: u32, word: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// What a process still has that others of its kind have given up; `None`: it has ended meanwhile.
+/// What a process still has that others of its kind have dropped; `None`: it has ended meanwhile.
 fn keeps(pid: u32) -> Option<Vec<&'static str>> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size"))?;

@@ -90,7 +90,7 @@ pub struct Args {
     pub print0: bool,
 }
 
-/// Looks through each path; goes on after one that fails.
+/// Searches each path; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let tests = tests(args, pools)?;
     let tally = Tally::new(output.json, true);
@@ -150,7 +150,7 @@ struct Finding<'a> {
     tally: Tally,
     list: JsonList,
     output: &'a mut Output,
-    /// The pool that is looked through.
+    /// The pool that is searched.
     pool: Option<Pool>,
     found: u64,
     failed: bool,
@@ -174,7 +174,7 @@ impl Finding<'_> {
         } else {
             self.output.line(escaped(node.path))?;
         }
-        // Whoever looks at it sees it when it is found.
+        // On a terminal the user sees it when it is found.
         if std::io::stdout().is_terminal() { self.output.flush() } else { Ok(()) }
     }
 

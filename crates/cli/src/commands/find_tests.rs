@@ -26,7 +26,7 @@ pub struct Tests {
 }
 
 impl Tests {
-    /// Whether names and kinds alone do not tell.
+    /// Whether names and kinds alone do not decide.
     pub fn need_attributes(&self) -> bool {
         self.size.is_some() || !self.ages.is_empty() || self.newer_than.is_some()
     }

@@ -51,7 +51,7 @@ pub fn with_double_dashes(words: impl IntoIterator<Item = OsString>) -> Vec<OsSt
         let is_double = text.strip_prefix('-').is_some_and(|word| WITH_VALUE.contains(&word));
         if is_double || WITH_VALUE.contains(&text) {
             told.push(if is_double { word } else { format!("-{text}").into() });
-            // Whatever it looks like.
+            // Whatever its form.
             told.extend(words.next());
         } else if ALONE.contains(&text) {
             told.extend((text != "-print").then(|| format!("-{text}").into()));

@@ -1,4 +1,5 @@
-//! `status --leases` and `doctor FILE`: whose kernels have which bytes, who waits for whom, and where they are in each other's way.
+//! `status --leases` and `doctor FILE`: which sessions' kernels have which bytes, which wait for which, and
+//! where they block each other.
 
 use std::collections::BTreeMap;
 
@@ -134,7 +135,7 @@ impl Leases {
         }
     }
 
-    /// Two processes of machines may have one number: the session tells them apart.
+    /// Two processes on different machines may have one number: the session distinguishes them.
     fn name(&self, session: SessionId) -> String {
         let short = &hex(&session.0)[..8];
         match self.names.get(&session) {

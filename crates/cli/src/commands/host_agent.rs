@@ -1,7 +1,7 @@
 //! `host-agent`: the hidden command that `up --hosts` and `down` run on every host.
 //!
-//! It takes orders from its standard input. What it has started it undoes when it is told to,
-//! when its input ends, and when nothing is heard for long: nobody's death leaves servers behind.
+//! It takes orders from its standard input. What it has started it undoes on an order, when its input ends, and
+//! when no order arrives for long: the death of the command leaves no servers behind.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ use crate::stop::{remove_stale_stores, stop_servers};
 
 /// How long a server of this host may take to greet.
 const KNOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// Silence after which whoever gave the orders is taken for dead.
+/// Silence after which the command that gave the orders counts as dead.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
-/// Follows orders until it is told to leave, or its input ends.
+/// Follows orders until one ends it, or its input ends.
 pub fn run(output: &mut Output) -> Done {
     let interrupt = Interrupt::catch()?;
     let mut desk = Desk { output, interrupt, heard: Vec::new(), silence: SILENCE_MAX };
@@ -85,7 +85,8 @@ fn follow(desk: &mut Desk<'_>, site: &mut Site) -> Result<bool> {
     }
 }
 
-/// While the pool's secret is changed, whoever started it may have the one before: a server here says whether it is the pool's.
+/// While the pool's secret is changed, the command may have the previous one: a server here says whether it is
+/// the pool's.
 fn lets_in(directory: &PoolDirectory, secret: &Secret) -> bool {
     let Ok(file) = directory.read_pool_file() else { return false };
     let mut sockets = file.servers.iter().filter_map(|server| server.unix.as_deref());
@@ -134,7 +135,7 @@ impl Desk<'_> {
         })
     }
 
-    /// Says that it went wrong; whoever gave the order says it to people.
+    /// Sends the error; the command that gave the order shows it.
     fn refuse(&mut self, error: &Error) -> Done {
         self.say(&Answer::from(error))?;
         Err(Failure::Told)
@@ -152,7 +153,7 @@ impl Desk<'_> {
         ])
     }
 
-    /// The next order; none when the input has ended, a signal has come, or nobody says anything.
+    /// The next order; none when the input has ended, a signal has come, or nothing arrives for long.
     fn hear(&mut self) -> Result<Option<Order>> {
         let end = Instant::now() + self.silence;
         loop {

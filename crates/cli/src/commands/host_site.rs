@@ -17,7 +17,7 @@ use crate::stop::{remove_stale_stores, stop_servers};
 
 /// How long another `up` or `down` on this host may hold the pool's directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between two looks at the lock.
+/// Pause between two checks of the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The servers of this host, as far as they are started.
@@ -42,7 +42,7 @@ impl Site {
         let lock = match lock(&directory, &secret)? {
             Some(lock) => {
                 notes = clear_stale(&directory)?;
-                // What `clear_stale` leaves is a secret that nobody uses.
+                // What `clear_stale` leaves is a secret that is not in use.
                 Some(renew(&directory, &secret, lock)?)
             }
             None => None,
@@ -80,7 +80,7 @@ impl Site {
         Ok(Answer::Listening { address: self.address(&self.daemons[0]) })
     }
 
-    /// Starts the others; when all are ready, says what pool.json tells of them.
+    /// Starts the others; when all are ready, returns what pool.json contains of them.
     pub fn start(&mut self, coordinator: &str, watch: &[OwnedFd]) -> Result<Answer> {
         for place in self.daemons.len()..self.told.servers.len() {
             let options = self.options(place, Some(coordinator.to_owned()))?;
@@ -132,7 +132,7 @@ impl Site {
         self.directory.log_path(ServerId(self.told.servers[place]))
     }
 
-    /// What the server at this place among this host's servers is told.
+    /// The options of the server at this place among this host's servers.
     fn options(&self, place: usize, coordinator: Option<String>) -> Result<ServeOptions> {
         let told = &self.told;
         let wrong =

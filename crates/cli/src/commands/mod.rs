@@ -56,7 +56,8 @@ use crate::failure::Done;
 use crate::output::Output;
 use crate::place::Pools;
 
-/// The pool that is named, in its shortest form: its name, or `host:port`. What is no name is left to whoever uses it.
+/// The pool that is named, in its shortest form: its name, or `host:port`. What is no name is left to the
+/// command that uses it.
 fn named(cli: &Cli) -> Option<String> {
     let variable = || std::env::var(POOL_VARIABLE).ok().filter(|name| !name.is_empty());
     let text = cli.pool.clone().or_else(variable)?;

@@ -200,7 +200,7 @@ fn tell(directory: &Path, named: Option<&str>, notes: &[String], output: &mut Ou
 /// Signals first, for threads inherit how they are treated; then the pool, then the mount.
 fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Mount> {
     let delays = delays()?;
-    // Before this process gives up what that needs, and before it has a thread.
+    // Before this process drops the rights that this needs, and before it has a thread.
     let porter = Arc::new(Porter::start(porter_of(how, directory, named)?)?);
     for lacking in mount_sandbox::enter(how, directory, named)? {
         eprintln!("ramlace: the sandbox of this mount is not whole: {lacking}");
@@ -294,7 +294,7 @@ pub struct GuardArgs {
 /// What the porter of a mount starts.
 pub fn run_guard(_: &GuardArgs) -> Done {
     ramlace_server::harden();
-    // It is told by the daemon and asked by programs, and has to do with no file.
+    // It is written by the daemon and read by programs, and concerns no file.
     let give_up = || {
         for lacking in ramlace_server::enter_mount_sandbox(Some(MountFiles::default())) {
             eprintln!("ramlace: the sandbox of this mount's guard is not whole: {lacking}");
@@ -322,7 +322,8 @@ fn end(mounted: Option<&Arc<Porter>>, directory: &Path, count: u32) {
 }
 
 fn run_daemon(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<()> {
-    // A process that `mount` started leads no group yet; where it does, it is nobody's child to begin with.
+    // A process that `mount` started leads no group yet; where it does, `mount`
+    // has not started it, and it stays in its session.
     let _ = rustix::process::setsid();
     let mounted = prepare(how, directory, named)
         .and_then(|mount| Record::write(named, mount.mount_point()).map(|record| (mount, record)));
@@ -330,7 +331,7 @@ fn run_daemon(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<(
         Ok(_) => format!("{MOUNTED}\n"),
         Err(error) => tell_failure(error),
     };
-    // Whoever started the daemon may have gone; the mount is there all the same.
+    // The parent that started the daemon may have gone; the mount is there all the same.
     let _ = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
     let (mount, _record) = mounted?;
     mount.run().map(drop)

@@ -48,7 +48,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let rotate = || Pool::connect(&connect_options(named))?.rotate_secret(*finish);
     let mut rotated = rotate()?;
     if *finish && rotated.rotation == Rotation::Going && rotated.file.is_ok() {
-        // The file here had the old one until now; it is ended by whoever has the new one.
+        // The file here had the old secret until now; the command that has the new one ends the rotation.
         rotated = rotate()?;
     }
     tell(&rotated, output)?;

@@ -107,7 +107,7 @@ pub struct ChildArgs {
     pub config: String,
 }
 
-/// Runs the supervisor until the server is told to stop.
+/// Runs the supervisor until the server is stopped.
 pub fn run(args: &Args, named: Option<&str>) -> Done {
     if args.detach {
         // Fails only for the leader of a process group, which `up` never makes of a server.
@@ -122,7 +122,7 @@ pub fn run(args: &Args, named: Option<&str>) -> Done {
         Ok(options) => options,
         Err(error) => {
             if let Some(ready) = ready {
-                // Whoever started the server may have gone; the error is returned all the same.
+                // The parent that started the server may have gone; the error is returned all the same.
                 let _ = rustix::io::write(&ready, format!("error {error}\n").as_bytes());
             }
             return Err(error.into());
@@ -157,7 +157,7 @@ fn options(args: &Args, named: Option<&str>) -> Result<ServeOptions> {
 }
 
 impl Args {
-    /// What the server is told, with what the arguments may leave open.
+    /// The options of the server, with what the arguments may leave open.
     pub fn options_of(
         &self,
         name: String,

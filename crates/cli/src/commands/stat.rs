@@ -34,7 +34,7 @@ pub struct Args {
     pub dereference: bool,
 }
 
-/// One thing that was looked at.
+/// One path that was examined.
 struct Seen {
     path: Vec<u8>,
     info: InodeInfo,
@@ -43,7 +43,7 @@ struct Seen {
     servers: Vec<u16>,
 }
 
-/// Looks at each path; goes on after one that fails.
+/// Examines each path; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let mut failed = false;
     let mut values = Vec::new();

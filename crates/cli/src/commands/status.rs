@@ -126,7 +126,7 @@ impl Mounted {
 /// Prints one line for each server and the pool's sums.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let (pool, rows) = ask(named)?;
-    // A pool of which no server answers has none to tell.
+    // A pool of which no server answers has no messages to show.
     let asked = args.messages && rows.iter().any(|row| row.status.is_ok());
     let messages = match asked {
         true => Some(Messages::ask(&Pool::connect(&connect_options(named))?)?),
@@ -183,7 +183,7 @@ fn ask(named: Option<&str>) -> Result<(String, Vec<Row>)> {
     }
 }
 
-/// Nobody who looks at all servers is told to do so.
+/// A command that asks all servers does not advise to do so.
 fn without_advice(error: Error) -> Error {
     match error.message().strip_prefix(NOBODY_ANSWERS) {
         Some(rest) => Error::new(error.kind(), format!("no server of the pool answers{rest}")),

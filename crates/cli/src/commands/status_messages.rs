@@ -17,7 +17,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Asks every server. One that does not answer is not in the sums: `status` tells of it anyway.
+    /// Asks every server. One that does not answer is not in the sums: `status` reports it anyway.
     pub fn ask(pool: &Pool) -> Result<Messages> {
         let mut messages = BTreeMap::new();
         for (_, metrics) in pool.metrics()? {
@@ -77,7 +77,7 @@ fn name_of(kind: u16) -> String {
     Kind::from_number(kind).map_or_else(|| format!("{kind:#06x}"), |kind| format!("{kind:?}"))
 }
 
-/// The time within which so many percent of the answers were made, as far as the classes tell.
+/// The time within which so many percent of the answers were made, as precisely as the classes allow.
 fn within_text(message: &MessageMetrics, percent: u64) -> String {
     let wanted = u128::from(message.answers()) * u128::from(percent);
     let mut sum = 0;

@@ -30,7 +30,7 @@ Rates are those of the last interval. Bytes that programs read and write in memo
 server of their machine pass no request and are not counted. With --once and --json the exit code is 1 when a
 server does not answer.";
 
-/// How often the keyboard and the window's size are looked at; the page is drawn when something has changed.
+/// How often the keyboard and the window's size are checked; the page is drawn when something has changed.
 const TICK: Duration = Duration::from_millis(100);
 const INTERVAL_MILLIS: &str = "1000";
 /// A server is called silent after so long, rather than after the time that a copy would wait for it.
@@ -54,7 +54,7 @@ pub struct Args {
     pub interval: u64,
 }
 
-/// Shows the pool until somebody quits, or once.
+/// Shows the pool until the user quits, or once.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let mut options = connect_options(named);
     options.deadline_millis = ANSWER_MILLIS_MAX;
@@ -111,7 +111,7 @@ fn ask_clients(pool: &Pool) -> Result<(Vec<(u16, Metrics)>, bool)> {
     Ok((told.into_iter().filter_map(|(entry, metrics)| Some((entry.server.0, metrics.ok()?))).collect(), all))
 }
 
-/// Two looks at the clients, for rates.
+/// Two samples of the clients, for rates.
 fn clients_once(pool: &Pool, interval: Duration, output: &mut Output) -> Done {
     let began = Instant::now();
     let mut clients = Clients::default();
@@ -129,7 +129,7 @@ fn clients_once(pool: &Pool, interval: Duration, output: &mut Output) -> Done {
     if all { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// The clients until somebody quits. A thread of its own asks: a server that is silent stops no key.
+/// The clients until the user quits. A thread of its own asks: a server that is silent blocks no key.
 fn clients_live(pool: &Pool, name: &str, interval: Duration, output: &mut Output) -> Done {
     let began = Instant::now();
     let (tell, told) = channel();
@@ -188,11 +188,11 @@ struct Looking {
 }
 
 impl Looking {
-    /// Another way to look, or `None` to quit.
+    /// Another view, or `None` to quit.
     fn after(self, key: u8) -> Option<Looking> {
         match key {
             b'q' | b'Q' => None,
-            // Whoever reads the help leaves the help.
+            // In the help, the key leaves the help alone.
             ESCAPE if !self.help => None,
             b's' | b'S' => Some(Looking { sort: self.sort.next(), ..self }),
             b'p' | b'P' | b' ' => Some(Looking { paused: !self.paused, ..self }),

@@ -18,7 +18,8 @@ Examples:
 
 A mount whose daemon has died is cleared away as well. What the pool holds stays.";
 
-/// How long the kernel may take to let go of a mount that nobody uses: a closed file is released a moment later.
+/// How long the kernel may take to release a mount that is not in use: a closed file is released a moment
+/// later.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -38,13 +39,13 @@ pub struct Args {
 /// How a mount went away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// Nobody used it.
+    /// It was not in use.
     Unmounted,
     /// It is out of sight; these programs still use what they have open.
     Detached(Vec<User>),
 }
 
-/// Takes the mount away and says by whom it was used.
+/// Takes the mount away and says which programs used it.
 pub fn run(args: &Args, output: &mut Output) -> Done {
     let mount = find(&args.directory)?;
     let gone = take_away(&mount.dir, !args.busy_fails)?;
@@ -74,7 +75,7 @@ pub fn run(args: &Args, output: &mut Output) -> Done {
     }
 }
 
-/// The mount on a directory. The path is not looked at: a dead mount does not answer.
+/// The mount on a directory. The path is not accessed: a dead mount does not answer.
 fn find(directory: &Path) -> Result<MountPoint> {
     let absolute = std::path::absolute(directory)
         .map_err(|error| Error::from_io(&error, format!("looking at {}", directory.display())))?;
@@ -97,7 +98,7 @@ fn find(directory: &Path) -> Result<MountPoint> {
     })
 }
 
-/// Unmounts; what is in use is detached, or an error that names who uses it.
+/// Unmounts; what is in use is detached, or an error that names the programs that use it.
 pub fn take_away(directory: &Path, detach: bool) -> Result<Gone> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -106,7 +107,7 @@ pub fn take_away(directory: &Path, detach: bool) -> Result<Gone> {
             other => return other.map(|()| Gone::Unmounted),
         };
         let users = users_of(directory);
-        // Nobody is to be seen, so somebody has just gone, or is another user's.
+        // No program is to be seen, so one has just gone, or belongs to another user.
         if users.is_empty() && Instant::now() < end {
             std::thread::sleep(PAUSE);
             continue;

@@ -45,7 +45,7 @@ version of ramlace must be installed on all.
 
 The servers run until `ramlace down`. What a pool holds is gone with it.";
 
-/// Nobody else is let in by default.
+/// By default no other machine can connect.
 const LISTEN_DEFAULT: &str = "127.0.0.1:0";
 
 /// Arguments of `up`.
@@ -137,7 +137,7 @@ pub fn parse_patience(text: &str) -> Result<f64> {
 
 /// Starts the pool and says how to use it.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
-    // Looked at first: a pool that is up for nothing is a nuisance.
+    // Checked first, before the pool is up for nothing.
     let mount =
         args.mount.as_deref().map(|directory| mounting::directory_for(directory, output)).transpose()?;
     if let Some(hosts) = &args.hosts {
@@ -162,7 +162,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         Ok(file)
     });
     let file = started.inspect_err(|_| {
-        // The failure is what people must hear of; a directory that stays is found by the next `up`.
+        // The failure is what the user must see; a directory that stays is found by the next `up`.
         let _ = stop_servers(&directory.secret_path());
         let _ = remove_stale_stores(&directory);
         let _ = directory.remove();

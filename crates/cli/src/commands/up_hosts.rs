@@ -1,8 +1,8 @@
 //! `up --hosts`: starts a pool on several machines.
 //!
-//! Every host has an agent behind the transport command for as long as this runs. All of them get
-//! ready; the first starts the coordinator, then all start their servers; then all write pool.json;
-//! only then are they told to leave. Until that moment, whatever goes wrong undoes everything.
+//! Every host has an agent behind the transport command for as long as this runs. All of them get ready; the
+//! first starts the coordinator, then all start their servers; then all write pool.json; only then are they
+//! ordered to leave. Until that moment, whatever goes wrong undoes everything.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
@@ -29,7 +29,7 @@ use crate::mounting;
 use crate::output::Output;
 use crate::remote::Transport;
 
-/// Reaches hosts by default: without questions, for there may be many hosts and nobody to answer.
+/// Reaches hosts by default: without prompts, for there may be many hosts and no user to answer.
 pub const TRANSPORT_DEFAULT: &str = "ssh -o BatchMode=yes";
 
 /// How long the network may take to reach a server that listens.
@@ -53,7 +53,7 @@ pub fn run(args: &Args, file: &Path, mount: Option<&Path>, named: Option<&str>, 
     directory.create()?;
     let start = Start { args, transport, sites: &sites, directory: &directory, json: output.json };
     let (file, reports) = start.run().inspect_err(|_| {
-        // The failure is what people must hear of; a directory that stays is found by the next `up`.
+        // The failure is what the user must see; a directory that stays is found by the next `up`.
         let _ = directory.remove();
     })?;
     notes.extend(
@@ -135,7 +135,7 @@ impl Start<'_> {
             other => return Err(unexpected(crew.host(0), &other)),
         };
         let host = crew.host(0).to_owned();
-        // Nobody could join otherwise, and nobody could say why.
+        // Otherwise no server could join, and no message would say why.
         knock(&coordinator).map_err(|error| unreachable(&host, &coordinator, &error))?;
         let order = |index| (index, Order::Start { coordinator: coordinator.clone() });
         let answers = crew.ask("starting", (0..crew.len()).map(order).collect::<Vec<_>>())?;
@@ -286,7 +286,7 @@ fn unreachable(host: &str, address: &str, error: &Error) -> Error {
     Error::new(error.kind(), text)
 }
 
-/// Whether somebody listens at an address.
+/// Whether there is a listener at an address.
 fn knock(address: &str) -> Result<()> {
     let doing = |error: &std::io::Error| Error::new(ErrorKind::HostDown, error.to_string());
     let mut last = Error::new(ErrorKind::HostDown, "the name has no address");

@@ -10,7 +10,7 @@ use crate::hosts::{Host, is_loopback};
 /// What one host shall run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// As the transport command is told.
+    /// As the transport command gets it.
     pub host: String,
     /// The numbers of its servers.
     pub servers: Vec<u16>,

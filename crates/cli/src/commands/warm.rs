@@ -128,7 +128,7 @@ fn named_files(path: &OsStr, named: Option<&str>) -> Result<Vec<PathBuf>> {
     on_mounts(path, named)?.into_iter().map(follow).collect()
 }
 
-/// Reads a file once; `done` hears of every part.
+/// Reads a file once; `done` is called with every part.
 fn read(path: &Path, mut done: impl FnMut(u64)) -> Result<()> {
     let tell = |error: std::io::Error| Error::from_io(&error, format_args!("reading {}", shown(path)));
     let mut file = File::open(path).map_err(tell)?;

@@ -1,5 +1,5 @@
-//! A place on this machine below a directory that the user named: reached from that directory's descriptor, one name
-//! after the other, and never through a symbolic link, whoever puts one there while the copy runs.
+//! A place on this machine below a directory that the user named: reached from that directory's descriptor, one
+//! name after the other, and never through a symbolic link, even if one is put there while the copy runs.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -127,7 +127,7 @@ mod tests {
         let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         drop(place.open(create, 0o666).unwrap());
         assert_eq!(place.look().unwrap().st_size, 0);
-        // Somebody puts a link in its way while the copy runs.
+        // A link is put in its way while the copy runs.
         std::fs::rename(scratch.join("top/a"), scratch.join("top/was")).unwrap();
         std::os::unix::fs::symlink(scratch.join("other"), scratch.join("top/a")).unwrap();
         std::fs::create_dir(scratch.join("other/b")).unwrap();

@@ -18,7 +18,7 @@ use crate::failure::say;
 
 /// Errors that wait to be said.
 const ERRORS_WAITING_MAX: usize = 64;
-/// Time between two looks at the counters.
+/// Time between two checks of the counters.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a copy came to.
@@ -30,7 +30,7 @@ pub struct Summary {
     pub bytes: u64,
     /// Errors, each of which was said.
     pub errors: u64,
-    /// The pool or the disk is full: what was not begun was given up.
+    /// The pool or the disk is full: what was not begun was cancelled.
     pub given_up: bool,
     /// How long it took.
     pub took: Duration,

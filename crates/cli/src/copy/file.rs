@@ -59,7 +59,7 @@ impl OpenFile {
                 ErrorKind::IsDirectory,
                 format!("{} is a directory, which no file overwrites", side.shown()),
             )),
-            // The user named a directory, not what somebody has put into it.
+            // The user named a directory, not a link that another user has put into it.
             Some(found) if found.kind == Kind::Symlink => Err(Error::new(
                 ErrorKind::Loop,
                 format!(
@@ -109,7 +109,7 @@ impl OpenFile {
         }
     }
 
-    /// Writes all bytes; tells `written` of what has arrived, also when it fails.
+    /// Writes all bytes; calls `written` with what has arrived, also when it fails.
     pub fn write_at(&self, bytes: &[u8], offset: u64, mut written: impl FnMut(u64)) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
@@ -160,7 +160,7 @@ impl OpenFile {
                 .set_modified(system_time(modified))
                 .map_err(|error| Error::from_io(&error, "setting the time of change")),
             OpenFile::Pool(file) => {
-                // Before the close, so that the close has no time of writing left to tell.
+                // Before the close, so that the close has no time of writing left to report.
                 let request = SetAttributes {
                     inode: file.inode(),
                     mode: None,

@@ -1,4 +1,4 @@
-//! A bar on standard error for copies that take over a second, where somebody looks at it.
+//! A bar on standard error for copies that take over a second, where that is a terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

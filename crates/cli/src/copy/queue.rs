@@ -14,7 +14,7 @@ const QUEUE_FILES_MAX: usize = 1024;
 pub enum Task {
     /// Begin a file.
     File(Box<FileTask>),
-    /// Help with a big one. Whoever holds the last share finishes it.
+    /// Help with a big one. The thread that holds the last share finishes it.
     Share(Arc<Transfer>),
 }
 
@@ -42,7 +42,7 @@ impl Queue {
         self.state.lock()
     }
 
-    /// Adds a file; waits for room. False when the copy was given up.
+    /// Adds a file; waits for room. False when the copy was cancelled.
     pub fn push(&self, task: FileTask) -> bool {
         let mut state = self.lock();
         while state.files.len() >= QUEUE_FILES_MAX && !state.aborted {
@@ -61,7 +61,7 @@ impl Queue {
         self.work.notify_all();
     }
 
-    /// Gives up what was not begun.
+    /// Cancels what was not begun.
     pub fn abort(&self) {
         let mut state = self.lock();
         state.aborted = true;
@@ -70,7 +70,7 @@ impl Queue {
         self.work.notify_all();
     }
 
-    /// Whether the copy was given up.
+    /// Whether the copy was cancelled.
     pub fn is_aborted(&self) -> bool {
         self.lock().aborted
     }

@@ -15,9 +15,9 @@ use super::below::Below;
 use crate::place::join;
 use crate::show::escaped;
 
-/// A local path, or a path in a pool: one that the user named, or something below a directory that the user named. What
-/// is below is reached through no symbolic link: whoever put one there may have been somebody else, such as an earlier
-/// copy out of a pool that others use.
+/// A local path, or a path in a pool: one that the user named, or something below a directory that the user
+/// named. What is below is reached through no symbolic link: another user may have put one there, such as by an
+/// earlier copy out of a pool that others use.
 #[derive(Clone)]
 pub enum Side {
     /// On this machine.
@@ -45,7 +45,7 @@ pub enum Kind {
     Other,
 }
 
-/// Tells whether two paths lead to one thing.
+/// Decides whether two paths lead to one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// Device and inode.
@@ -220,7 +220,7 @@ impl Side {
         }
     }
 
-    /// An error of the system, told with the path.
+    /// An error of the system, with the path.
     pub fn tell(&self, error: &std::io::Error) -> Error {
         Error::from_io(error, self.shown())
     }
@@ -258,7 +258,7 @@ fn pool_found(pool: &Pool, attributes: &Attributes) -> Result<Found> {
         mode: attributes.mode,
         modified: attributes.modified,
         identity: Identity::Pool(pool.map()?.pool, attributes.inode),
-        // The pool does not say where holes are: they are found by looking for zeros.
+        // The pool does not say where holes are: they are found by searching for zeros.
         sparse: true,
     })
 }

@@ -122,7 +122,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Deals with one thing that was found; false when the copy was given up.
+    /// Deals with one thing that was found; false when the copy was cancelled.
     fn visit(&self, from: Side, to: Side, found: Found, directories: &mut Vec<(Side, Side, Found)>) -> bool {
         self.totals.files_found.fetch_add(1, Ordering::Relaxed);
         match found.kind {

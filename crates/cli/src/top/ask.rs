@@ -29,7 +29,7 @@ impl Asking {
         let (tell, events) = channel();
         let (end, ended) = channel();
         let map = pool.map()?;
-        // Whoever shows the events may be gone already; then there is nobody to tell.
+        // The view of the events may be gone already; then there is no receiver.
         let _ = tell.send(map_event(&map));
         let askers = map.servers.len().clamp(1, ASKERS_MAX);
         let mut stops = Vec::new();
@@ -53,7 +53,7 @@ impl Asking {
         Ok(Asking { events, stops, ended })
     }
 
-    /// What was heard since it was asked last.
+    /// What has arrived since it was asked last.
     pub fn heard(&self) -> impl Iterator<Item = Event> + '_ {
         self.events.try_iter()
     }

@@ -1,4 +1,5 @@
-//! Who moves how many bytes: the sessions of a pool over all its servers, and how fast their counts grow. Pure.
+//! Which clients move how many bytes: the sessions of a pool over all its servers, and how fast their counts
+//! grow. Pure.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ pub struct Client {
     pub servers: usize,
     /// Since the servers' processes began.
     pub done: Done,
-    /// In a second, between the last two looks; `None` before the second.
+    /// In a second, between the last two samples; `None` before the second.
     pub rates: Option<Done>,
 }
 
@@ -69,7 +70,7 @@ impl SortClients {
     }
 }
 
-/// The last two looks at all servers.
+/// The last two samples of all servers.
 #[derive(Clone, Debug, Default)]
 pub struct Clients {
     /// Each session at each server: a server that began anew counts from 0, and gives no rate once.
@@ -111,7 +112,7 @@ impl Clients {
         self.looked_millis = Some(at_millis);
     }
 
-    /// Who is there, the busiest first.
+    /// The clients that are there, the busiest first.
     pub fn sorted(&self, sort: SortClients) -> Vec<Client> {
         let mut clients = self.shown.clone();
         let busy = |client: &Client| {
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!((first[0].servers, first[0].rates), (2, None));
         clients.look(&[(0, metrics(&[(1, "a", 10), (2, "b\x1b", 7)])), (1, metrics(&[(1, "a", 1)]))], 3000);
         let second = clients.sorted(SortClients::Requests);
-        // Who did something last comes first; a server that began anew gives no rate below 0.
+        // The client that did something last comes first; a server that began anew gives no rate below 0.
         assert_eq!((second[0].label.as_str(), second[0].rates.unwrap().requests), ("b\x1b", 3));
         assert_eq!(second[1].rates.unwrap().requests, 0);
         assert!(client_table(&second).iter().all(|line| !line.contains(char::is_control)));

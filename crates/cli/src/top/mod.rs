@@ -1,6 +1,6 @@
-//! The live view of a pool: `ask` asks the servers, `samples` makes rates of what they answer, `view` is what is
-//! shown, `page` lays it out, `terminal` puts it on the screen. `clients` is who moves how many bytes. `clients`, `samples`, `view` and `page` are pure: no clock,
-//! no socket, no terminal.
+//! The live view of a pool: `ask` asks the servers, `samples` makes rates of what they answer, `view` is what
+//! is shown, `page` lays it out, `terminal` puts it on the screen. `clients` is which clients move how many
+//! bytes. `clients`, `samples`, `view` and `page` are pure: no clock, no socket, no terminal.
 
 mod ask;
 mod clients;

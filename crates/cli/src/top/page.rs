@@ -6,7 +6,7 @@ use super::samples::Rates;
 use super::view::{Row, Sort, View};
 use crate::show::{answering, duration_text, escaped, percent, silence, table};
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     /// As text is.

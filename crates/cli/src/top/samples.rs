@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ramlace_wire::session::ServerStatus;
 
-/// Something that was heard, or was not.
+/// Something that has arrived, or has not.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The map: its epoch, and the servers that are not forgotten with their addresses.
@@ -18,7 +18,7 @@ pub enum Event {
     Answer {
         /// The server.
         server: u16,
-        /// When it was heard, in milliseconds since the view began.
+        /// When it arrived, in milliseconds since the view began.
         at_millis: u64,
         /// What it said.
         status: Result<Box<ServerStatus>, String>,
@@ -59,7 +59,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Takes in what was heard.
+    /// Takes in what has arrived.
     pub fn hear(&mut self, event: Event) {
         match event {
             Event::Map { epoch, servers } => self.hear_map(epoch, servers),

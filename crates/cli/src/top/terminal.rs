@@ -18,7 +18,7 @@ use crate::output::{Output, say_line};
 /// The other screen without a cursor, and back.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
-/// What a window that does not tell its size is taken for.
+/// The assumed size of a window that does not report its size.
 const SIZE_USUAL: (usize, usize) = (80, 24);
 
 /// The key, and the first byte of arrows and the like.
@@ -42,7 +42,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Whether there is one to be looked at and typed on.
+    /// Whether there is a terminal to read from and to type on.
     pub fn is_there() -> bool {
         io::stdin().is_terminal() && io::stdout().is_terminal()
     }
