@@ -47,13 +47,13 @@ impl Drop for PageCopy {
 }
 
 impl DataLeases {
-    /// What the copies of pages take that are kept.
+    /// Bytes that the kept copies of pages take.
     #[must_use]
     pub fn base_bytes(&self) -> usize {
         self.copies.get() * PAGE_BYTES as usize + self.bases.len() * limits::DATA_BASE_HOLDER_BYTES
     }
 
-    /// Keeps what pages of others are based on that have yet to be dropped.
+    /// Keeps the bases of pages that others have yet to drop.
     pub(super) fn keep_bases(
         &mut self,
         place: Place,
@@ -168,7 +168,7 @@ impl DataLeases {
         Err(Error::new(ErrorKind::Stale, text))
     }
 
-    /// Gives each base of these pages others bytes, or takes it away.
+    /// Replaces the bytes of each base of these pages, or removes the base.
     pub(super) fn each_base(
         &mut self,
         place: Place,
@@ -195,7 +195,7 @@ impl DataLeases {
     }
 }
 
-/// A page with other bytes where the write has some of it.
+/// The page, with the bytes of a write where the write has some of it.
 pub(super) fn with_bytes((page, base): (u64, &[u8]), offset: u64, bytes: &[u8]) -> Vec<u8> {
     let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
     let part = page_at(page).intersection(range);
@@ -209,7 +209,8 @@ pub(super) fn with_bytes((page, base): (u64, &[u8]), offset: u64, bytes: &[u8]) 
     changed
 }
 
-/// Puts what differs from the base (of `here`, where it is the same) into what is here. Whether that changes anything.
+/// Copies into `here` what differs from the base; without a base, `here` is the base. Returns whether that
+/// changes anything.
 pub(super) fn merge(base: Option<&[u8]>, bytes: &[u8], here: &mut [u8]) -> bool {
     let Some(base) = base else {
         let differs = here != bytes;

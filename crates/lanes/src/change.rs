@@ -83,7 +83,7 @@ pub enum LaneChange {
     },
 }
 
-// 9 was the end of a session, which is a change of the slot.
+// Number 9 was the end of a session, which is now a change of the slot.
 numbered_variants! { LaneChange:
     1 Begun { lane, generation, loss };
     2 Cut { lane, generation, length };
@@ -119,12 +119,12 @@ pub enum StoreStep {
         /// Bytes that stay.
         length: u64,
     },
-    /// All of them are.
+    /// All bytes are gone.
     Remove {
         /// The lane.
         lane: LaneId,
     },
-    /// A cell that still holds the number before holds another.
+    /// Stores a cell's new number, if the cell still holds the one before.
     Cell(CellStore),
 }
 
@@ -138,7 +138,8 @@ impl StoreStep {
 }
 
 impl LaneChange {
-    /// What it does to bytes. Those of writes are there before, and those of a punch gone.
+    /// What it does to bytes in the store. The bytes of a write are stored, and those of a punch freed, before
+    /// this change.
     #[must_use]
     pub fn bytes(&self) -> Option<StoreStep> {
         match *self {

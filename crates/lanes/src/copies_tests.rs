@@ -83,7 +83,7 @@ fn nobody_is_given_up_by_the_very_change_that_asks_him_however_many_have_the_pag
     let once = limits::RUNS_PER_REQUEST_MAX as usize
         * (PAGE_BYTES as usize + HOLDERS * limits::DATA_BASE_HOLDER_BYTES);
     assert_eq!(leases.base_bytes(), once, "the bytes are there once, whoever has them");
-    // Nor where there is no room at all and all were asked just now: then it takes more.
+    // Nor when there is no room at all and all holders were asked just now: then more memory is taken.
     let mut leases = full_of_copies(1);
     (0..HOLDERS).for_each(|holder| _ = leases.keep(FILE, session(holder), WHOLE, 0));
     write(&mut leases, 0);

@@ -76,9 +76,10 @@ pub enum Change {
 /// What programs have stored in pages that come back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Pages that change by it, as far as they came; they lie apart.
+    /// The parts of the pages that change, as far as they were written back; they do not touch.
     pub ranges: Vec<ByteRange>,
-    /// All that came as it is to be: beside stores, what is here. `None`: as it came.
+    /// The new content of all bytes that came: what programs have stored, and otherwise what the place has.
+    /// `None`: as they came.
     pub merged: Option<Vec<u8>>,
 }
 
@@ -89,7 +90,7 @@ pub struct DataLeases {
     leases: BTreeMap<Place, BTreeMap<SessionId, RangeSet>>,
     given: usize,
     recalls: BTreeMap<u64, Pending>,
-    /// The same by what is recalled, and by the holder.
+    /// The numbers of recalls, by place and by holder.
     at: BTreeMap<Place, BTreeSet<u64>>,
     of: BTreeMap<SessionId, BTreeSet<u64>>,
     last_number: u64,
@@ -97,7 +98,7 @@ pub struct DataLeases {
     told: u64,
     /// What pages are based on, where that is not what the place has now.
     bases: BTreeMap<(Place, SessionId, u64), Base>,
-    /// How many copies of pages these have among them.
+    /// The number of copies of pages that these share.
     copies: Rc<Cell<usize>>,
     /// In a life that follows one that had given leases: the sessions that had some, and may have pages still.
     returning: Returning,
@@ -107,9 +108,9 @@ pub struct DataLeases {
     outdated: Outdated,
     /// Pages whose base is not known.
     unknown: Unknown,
-    /// First pages that are not from when their files were small.
+    /// First pages that are known not to be from when their files were small.
     firsts: FirstPages,
-    /// The place that made room last.
+    /// The place whose lease was last recalled to make room.
     evicted: Option<Place>,
     /// Pages that lie in one kernel alone.
     owners: Owners,
@@ -145,14 +146,14 @@ struct Pending {
 }
 
 impl DataLeases {
-    /// Recalls have numbers above this one. Two lives of a server begin far apart: what is acknowledged to the one must be
-    /// nothing to the other.
+    /// Recalls have numbers above this one. Two lives of a server begin with numbers far apart: an
+    /// acknowledgement for one life must not match a recall of the other.
     #[must_use]
     pub fn counting_from(self, number: u64) -> DataLeases {
         DataLeases { last_number: number, ..self }
     }
 
-    /// A session reads bytes for its kernel's pages. Whether it had a lease on all of the place before.
+    /// A session reads bytes for its kernel's pages. Returns whether it had a lease on all of the place before.
     pub fn keep(&mut self, place: Place, session: SessionId, range: ByteRange, now: u64) -> bool {
         let pages = whole_pages(range);
         let had = self.has_lease(place, session);
@@ -170,8 +171,9 @@ impl DataLeases {
         whole
     }
 
-    /// A session's kernel keeps pages of a place, of which this asks for none. Whether it had a lease on all of it before. What was
-    /// recalled and dropped is part of the lease again; what has yet to be dropped is based on what it was based on.
+    /// A session's kernel keeps pages of a place; this call reads none of them. Returns whether it had a lease
+    /// on all of it before. What was recalled and dropped is part of the lease again; what has yet to be
+    /// dropped keeps its base.
     pub fn keep_whole(&mut self, place: Place, session: SessionId, now: u64) -> bool {
         let mut left = RangeSet::default();
         for (_, pending) in self.pending_at(place, WHOLE).filter(|(_, pending)| pending.holder == session) {
@@ -191,7 +193,7 @@ impl DataLeases {
         }
     }
 
-    /// What a session's pages are based on is what the place has now.
+    /// The base of these pages of a session is what the place has now.
     fn read_anew(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         self.each_base(place, session, pages, |_| None);
         for number in self.numbers_at(place) {
@@ -227,7 +229,7 @@ impl DataLeases {
         self.leases.is_empty() && self.recalls.is_empty() && self.owners.is_idle()
     }
 
-    /// A session has ended: its kernel's pages are worth nothing.
+    /// A session has ended: the pages of its kernel no longer count.
     pub fn end_session(&mut self, session: SessionId) {
         // The log forgets by itself what it knows of it.
         self.outdated.end_session(session);
@@ -269,7 +271,8 @@ impl DataLeases {
         }
     }
 
-    /// What a lease has not that is given now: a holder that has yet to drop what was recalled has that no more when it has read it anew.
+    /// The holes of a new lease: all of the place while the holder has yet to drop something; it has a page
+    /// once it has read it anew.
     fn holes_of_new(&self, place: Place, session: SessionId) -> RangeSet {
         let mut holes = RangeSet::default();
         if self.has_yet_to_drop(place, session, WHOLE) {

@@ -32,7 +32,7 @@ struct World {
     backs: Vec<Option<(usize, Vec<u8>)>>,
     /// What each mount wrote last by a write.
     written: Vec<Vec<u8>>,
-    /// Of which mounts the server's life awaits that they drop what they have of before.
+    /// The mounts that have yet to drop what they have from the server's last life.
     away: Vec<bool>,
     /// What the server's log knows of pages.
     log: Outdated,
@@ -51,7 +51,7 @@ struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The kernel has copied the bytes into its page, if it has one, and let go of it.
+    /// The kernel has copied the bytes into its page, if it has one, and unlocked it.
     Copied,
     /// The mount has the request.
     Begun,
@@ -317,7 +317,7 @@ impl World {
             for (other, kernel) in self.kernels.iter().enumerate().filter(|(other, _)| *other != mount) {
                 let Some(kept) = &kernel[page] else { continue };
                 let seen = kept.bytes[byte_of(mount)];
-                // Its owner may have gone on: what is newer is no fault.
+                // Its owner may have stored more since: newer bytes are no fault.
                 let age = |value: u8| self.last[mount][page].wrapping_sub(value);
                 assert!(
                     age(seen) <= age(value),

@@ -126,7 +126,7 @@ fn who_does_not_answer_is_fenced_until_it_does() {
     assert!(place.write_back(0, 0, &stale).is_err(), "it has yet to drop all the rest");
     let told = place.leases.unacknowledged(session(0), 0);
     assert_eq!((told.len(), told[0].start, told[0].end), (1, 0, u64::MAX));
-    // What it reads anew meanwhile is as good as any.
+    // Pages that it reads anew meanwhile count like any others.
     let mut other = place.read_page(0, 1);
     other[9] = 8;
     place.write_back(0, 1, &other).unwrap();

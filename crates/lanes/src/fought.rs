@@ -1,4 +1,5 @@
-//! Pages that machines take from each other: counted, so that people find out where their programs are in each other's way.
+//! Pages that machines take from each other: counted, so that people find out where their programs block each
+//! other.
 //!
 //! Bounded: of the pages of a place those stay that were taken most often, and places that were fought for last.
 

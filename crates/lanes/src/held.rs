@@ -52,7 +52,7 @@ pub struct Waits {
 }
 
 impl Held {
-    /// Those first about which most happens.
+    /// The order in which places are shown: those with most activity first.
     #[must_use]
     pub fn weight(&self) -> (usize, u64) {
         (self.waits.len(), self.fought.first().map_or(0, |(_, fight)| fight.changes))

@@ -68,7 +68,7 @@ fn who_was_asked_for_too_many_places_of_before_has_nothing_that_counts() {
     let last = place(limits::DATA_RECALLS_PER_SESSION_MAX);
     for _ in 0..2 {
         assert_eq!(leases.check_base(last, session(0), whole(1)).unwrap_err().kind(), ErrorKind::Stale);
-        // What it reads in this life is as good as any.
+        // Pages that it reads in this life count like any others.
         leases.keep(last, session(0), whole(2), 0);
         leases.check_base(last, session(0), whole(2)).unwrap();
     }

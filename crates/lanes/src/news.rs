@@ -60,7 +60,7 @@ impl DataLeases {
         self.tell(News::Outdated { place, session, pages });
     }
 
-    /// A session may have dropped pages, or read them anew: what of them the log need know no more.
+    /// A session may have dropped pages, or read them anew: notes which of them the log need not know any more.
     pub(super) fn settle(&mut self, place: Place, session: SessionId) {
         let Some(known) = self.outdated.of(place, session) else { return };
         let mut left = RangeSet::default();

@@ -30,7 +30,8 @@ pub enum News {
         /// Which.
         pages: ByteRange,
     },
-    /// Others change what a session may have from a life before, and it is not asked to drop that: it was asked for too much.
+    /// Others change what a session may have from a life before, and it is not asked to drop that: it has left
+    /// too many recalls unanswered.
     Worthless {
         /// Which session.
         session: SessionId,
@@ -53,7 +54,7 @@ impl News {
     }
 }
 
-/// All such pages. They may seem to be more than there are: then stores are refused that could have been kept.
+/// All such pages. The set may be too large: then stores are refused that could have been kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outdated {
     of: BTreeMap<(Place, SessionId), RangeSet>,

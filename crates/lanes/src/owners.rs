@@ -25,9 +25,9 @@ use crate::pages::{PAGE_BYTES, WHOLE, few, pages_of, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
-/// Grants that are remembered of each session, so that a request of its that comes late is known as such.
+/// Grants that are remembered of each session, so that a late request is recognised.
 const GRANTS_REMEMBERED: usize = 64;
-/// A request is late by fewer numbers than this: they begin anew in time.
+/// The number of a late request is smaller by less than this: numbers wrap around.
 const LATE_BY_MAX: u32 = 1 << 30;
 
 /// The number of parts that a machine that owns too many drops at once.
@@ -46,12 +46,12 @@ pub enum Wish {
     Own,
     /// To change them.
     Change,
-    /// To change them, by way of pages that its kernel may hold until it is answered.
+    /// To change them through pages that its kernel may lock until the answer.
     Through,
 }
 
 impl Wish {
-    /// A kernel reads them for its pages: until it is answered it has none of these.
+    /// A kernel reads them for its pages: until the answer it has none of these pages.
     fn is_for_pages(self) -> bool {
         matches!(self, Wish::Share | Wish::Strict | Wish::Own)
     }
@@ -99,7 +99,7 @@ struct Claim {
 #[derive(Debug, Default)]
 struct Owned {
     pages: RangeSet,
-    /// What was recalled one after the other.
+    /// The range that consecutive recalls have covered.
     streak: ByteRange,
 }
 
@@ -114,7 +114,7 @@ struct Grant {
 #[derive(Debug, Default)]
 struct Granted {
     last: VecDeque<Grant>,
-    /// The newest request among those of which it is not known any more what they were about.
+    /// The newest request whose pages are not remembered any more.
     forgotten: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ impl Granted {
         }
     }
 
-    /// Whether a request may be one that the session has repeated since, and got what it asked for.
+    /// Whether a request may be a late copy: the session has repeated it since, and got what it asked for.
     fn is_late(&self, asked: &Asked, pages: ByteRange) -> bool {
         let same = |grant: &&Grant| grant.place == asked.place && !grant.pages.intersection(pages).is_empty();
         self.forgotten.is_some_and(|newest| newest.wrapping_sub(asked.call) < LATE_BY_MAX)
@@ -146,7 +146,7 @@ pub(super) struct Owners {
     claims: BTreeMap<Place, BTreeMap<u64, Claim>>,
     /// Sessions that want the bytes of an inode in the file's lanes, and until then hold a page that they read.
     promoting: BTreeMap<Place, Vec<SessionId>>,
-    /// Writes by way of their kernels' pages that have yet to begin.
+    /// Writes through kernels' pages that have yet to begin.
     coming: BTreeMap<Place, Vec<(SessionId, ByteRange)>>,
     last_ticket: u64,
     granted: BTreeMap<SessionId, Granted>,
@@ -172,7 +172,7 @@ impl Owners {
         owned.is_some_and(|owned| owned.pages.covers(pages))
     }
 
-    /// A session's time is over: it owns nothing there any more.
+    /// A session is fenced: it owns nothing there any more.
     pub(super) fn forget_owner(&mut self, place: Place, session: SessionId) {
         let Some(of) = self.strict.get_mut(&place) else { return };
         if of.remove(&session).is_some() {
@@ -285,7 +285,7 @@ impl Owners {
         })
     }
 
-    /// A claim is noted, and stands behind all others.
+    /// Notes a claim, after all others.
     fn note(&mut self, asked: &Asked, pages: ByteRange) -> Result<Ticket> {
         self.end_repeated(asked, pages)?;
         self.last_ticket += 1;
@@ -411,7 +411,7 @@ impl DataLeases {
         Ok(is_free)
     }
 
-    /// A claim is over. Whether others may go on by that.
+    /// A claim ends. Returns whether others may proceed because of that.
     pub fn end_claim(&mut self, place: Place, ticket: Ticket) -> bool {
         self.owners.end(place, ticket)
     }
@@ -486,7 +486,8 @@ impl DataLeases {
         ahead
     }
 
-    /// Recalls pages as one; of what lies between those that the holder owns, nothing is taken from it but time.
+    /// Recalls pages as one range. The holder owns nothing of what lies between them, so it loses only time
+    /// there.
     fn recall_owned_part(&mut self, place: Place, holder: SessionId, pages: ByteRange, now: u64) {
         let owned = self.owners.strict.get_mut(&place).and_then(|of| of.get_mut(&holder));
         let Some(owned) = owned.filter(|owned| owned.pages.meets(pages)) else { return };
@@ -544,7 +545,7 @@ impl DataLeases {
             && !self.gone(pending).covers(pending.range.intersection(pages))
     }
 
-    /// What a holder has no more of what was recalled from it: what it has dropped, and what it waits for.
+    /// What a holder no longer has of what was recalled from it: what it has dropped, and what it waits for.
     pub(super) fn gone(&self, pending: &Pending) -> RangeSet {
         let mut gone = self.owners.awaited(pending.place, pending.holder);
         pending.dropped.within(WHOLE).for_each(|part| gone.insert(part));
@@ -580,7 +581,7 @@ impl DataLeases {
         claims.into_iter().any(|claim| claim.wish.is_for_pages())
     }
 
-    /// What is left of a recall, as far as no later one says so that can be done at once.
+    /// What is left of a recall, less the parts of later recalls that can be done at once.
     fn untold(&self, number: u64, pages: ByteRange) -> Vec<ByteRange> {
         let Some(pending) = self.recalls.get(&number) else { return Vec::new() };
         let mut told = self.gone(pending);
@@ -613,7 +614,8 @@ impl DataLeases {
         told
     }
 
-    /// A holder has dropped all of a recall: so it has of earlier ones. Those of which nothing is left.
+    /// A holder has dropped all of a recall, and thereby these bytes of earlier ones. Returns the recalls of
+    /// which nothing is left.
     pub(super) fn note_dropped(&mut self, number: u64) -> Vec<u64> {
         let Some(Pending { place, holder, range, .. }) = self.recalls.get(&number) else { return Vec::new() };
         let (place, holder, range) = (*place, *holder, *range);
@@ -644,13 +646,13 @@ impl DataLeases {
                 || coming.filter(|(session, _)| *session == pending.holder).any(|(_, pages)| meets(*pages)))
     }
 
-    /// A write by way of a kernel's pages has come, and its bytes have to wait before it can make a claim: the pages stay locked until
-    /// [`DataLeases::has_come`].
+    /// A write through a kernel's pages has arrived, and its bytes have to wait before it can make a claim: the
+    /// pages stay locked until [`DataLeases::has_come`].
     pub fn comes(&mut self, place: Place, session: SessionId, range: ByteRange) {
         self.owners.coming.entry(place).or_default().push((session, whole_pages(range)));
     }
 
-    /// Its bytes are there, or it is over.
+    /// Its bytes have arrived, or it has ended.
     pub fn has_come(&mut self, place: Place, session: SessionId, range: ByteRange) {
         let Some(of) = self.owners.coming.get_mut(&place) else { return };
         if let Some(at) = of.iter().position(|other| *other == (session, whole_pages(range))) {
@@ -700,7 +702,7 @@ impl DataLeases {
         if wish.changes() {
             return;
         }
-        // What was in the way of its drops is there now: its time begins.
+        // What blocked its drops has arrived: its time begins now.
         for number in self.numbers_at(place) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
                 pending.progress = now;
@@ -770,7 +772,7 @@ impl DataLeases {
     }
 }
 
-/// Whether a request came after another one: numbers begin anew in time.
+/// Whether a request came after another one: numbers wrap around.
 fn is_newer(call: u32, other: u32) -> bool {
     (call.wrapping_sub(other) as i32) > 0
 }

@@ -111,7 +111,7 @@ impl RangeSet {
         (its_end == end).then_some(ByteRange { start, end })
     }
 
-    /// Takes the smallest range out of those that may go. Whether there was one.
+    /// Takes the smallest range out of those that may go. Returns whether there was one.
     pub fn drop_smallest(&mut self, may_go: impl Fn(ByteRange) -> bool) -> bool {
         let smallest = self.iter().filter(|run| may_go(*run)).min_by_key(|run| run.length());
         smallest.is_some_and(|run| self.ends.remove(&run.start).is_some())

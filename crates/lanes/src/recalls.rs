@@ -113,8 +113,8 @@ impl DataLeases {
         self.recalls.get(&number).is_some_and(|pending| pending.waited && !self.is_excused(pending))
     }
 
-    /// Recalls again what is left of recalls that an answer waits for, where their holders wait for pages of them themselves. Whether
-    /// there was something.
+    /// Recalls again what is left of recalls that an answer waits for, where their holders wait for pages of
+    /// them themselves. Returns whether there was any.
     pub fn retell_waited(&mut self, numbers: &[u64], now: u64) -> bool {
         let mut of: BTreeMap<Place, ByteRange> = BTreeMap::new();
         for pending in numbers.iter().filter_map(|number| self.recalls.get(number)) {
@@ -233,7 +233,7 @@ impl DataLeases {
         self.limit_holes(place, holder, ByteRange::default(), now);
     }
 
-    /// So many, and none acknowledged: its time is over.
+    /// Fences a holder that has too many unacknowledged recalls.
     pub(super) fn limit_recalls(&mut self, holder: SessionId, number: u64, now: u64) {
         if self.of.get(&holder).is_some_and(|of| of.len() > limits::DATA_RECALLS_PER_SESSION_MAX) {
             self.give_up(number, now);
@@ -289,7 +289,8 @@ impl DataLeases {
         self.pending_at(place, WHOLE).any(|(_, pending)| pending.holder == session && pending.fenced)
     }
 
-    /// A holder has dropped a recall. If that was all of a place, and it is not fenced again, it has none of the pages of before.
+    /// A holder has dropped a recall. If that was all of a place, and it is not fenced again, it has no pages
+    /// from before any more.
     fn note_dropped_whole(&mut self, number: u64) {
         let Some(Pending { place, holder, range, .. }) = self.recalls.get(&number) else { return };
         let (place, holder) = (*place, *holder);

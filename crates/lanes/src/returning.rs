@@ -34,11 +34,11 @@ pub(super) struct Had {
     pub(super) asked: BTreeMap<Place, u64>,
     /// The newest recall when it last acknowledged one.
     heard: u64,
-    /// At how many places its time was over.
+    /// At how many places its time has passed.
     late: usize,
     /// No caller waits for what it has from before, wherever it is asked, until it sends something.
     is_mute: bool,
-    /// It has left so many recalls, and has not come: what it has where it was not asked is worth nothing.
+    /// It has left too many recalls unanswered: its pages at places where it was not asked are worthless.
     is_worthless: bool,
 }
 
@@ -63,7 +63,7 @@ impl Returning {
         self.made_before.get(&inode.slot()).is_some_and(|before| inode.counter() >= *before)
     }
 
-    /// Whether what a session has of a place from before is worth nothing.
+    /// Whether what a session has of a place from before is worthless.
     pub(super) fn is_worthless(&self, place: Place, session: SessionId) -> bool {
         let is = |had: &Had| had.is_worthless && !had.asked.contains_key(&place);
         self.of.get(&session).is_some_and(is) && !self.is_new(place)
@@ -85,7 +85,8 @@ impl Returning {
         }
     }
 
-    /// A session's time for a recall is over, and it has or has not written something back. Whether all others of before are over with it.
+    /// A session's time for a recall is over, and it has or has not written something back. Returns whether its
+    /// other recalls of pages from before end with it.
     fn note_late(&mut self, place: Place, session: SessionId, number: u64, wrote: bool) -> bool {
         let is_of_before = |had: &&mut Had| had.asked.get(&place) == Some(&number);
         let Some(had) = self.of.get_mut(&session).filter(is_of_before) else {
@@ -96,7 +97,7 @@ impl Returning {
         had.is_mute
     }
 
-    /// So it was in a life before already.
+    /// It was worthless in an earlier life already.
     pub(super) fn note_worthless(&mut self, session: SessionId) {
         if let Some(had) = self.of.get_mut(&session) {
             had.is_worthless = true;
@@ -130,7 +131,8 @@ impl DataLeases {
         self
     }
 
-    /// A session's kernel has none of the pages any more that it had from the last life. Whether that was not known.
+    /// A session's kernel has none of the pages any more that it had from the last life. Returns whether that
+    /// was not known.
     pub fn has_returned(&mut self, session: SessionId) -> bool {
         let was_away = self.returning.end(session);
         if was_away {
@@ -160,7 +162,7 @@ impl DataLeases {
         }
     }
 
-    /// What a session may have of a place from the last life is to go. Whether there may be something.
+    /// What a session may have of a place from the last life is to go. Returns whether there may be something.
     pub(super) fn recall_of_before(&mut self, place: Place, holder: SessionId, now: u64) -> bool {
         if !self.returning.may_have(place, holder) {
             return false;

@@ -72,7 +72,7 @@ impl DataLeases {
             && !self.others_hold(place, session, range))
     }
 
-    /// What of these pages, which a session's kernel writes back, programs have stored.
+    /// What programs have stored in these pages, which a session's kernel writes back.
     ///
     /// Errors: `Stale` when it is not known what they are based on.
     pub fn stored(

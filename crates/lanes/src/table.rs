@@ -27,8 +27,8 @@ pub struct LaneTable {
 pub enum CutPlan {
     /// It has received it.
     Nothing,
-    /// It has not begun, and has no bytes. Where older ones were lost it begins by what the home says ([`LaneTable::bring_up`]): what is cut
-    /// off now is a hole when the file grows again.
+    /// It has not begun, and has no bytes. Where older ones were lost it begins as the home says
+    /// ([`LaneTable::bring_up`]), because what is cut off now is a hole when the file grows again.
     BeginIfLost,
     /// This happens, once the writes under way have ended.
     Cut(LaneChange),
@@ -104,12 +104,12 @@ impl LaneTable {
         self.check_there(lane, ByteRange { start: 0, end: u64::MAX }, me)
     }
 
-    /// Whether this change of bytes was made already. Forgets what the session knows is answered.
+    /// Whether this change of bytes was made already. Forgets the changes whose answers the session has.
     pub fn is_done(&mut self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
         self.writes.admit(session, sequence, below)
     }
 
-    /// What a home's word of a truncation comes to.
+    /// What a truncation that the home sends means for the lane.
     #[must_use]
     pub fn cut(&self, lane: LaneId, generation: Generation, length: u64) -> CutPlan {
         match self.get(lane).map(|lane| lane.generation) {
@@ -122,7 +122,7 @@ impl LaneTable {
         }
     }
 
-    /// The same by what the home answers.
+    /// The same for an answer of the home.
     #[must_use]
     pub fn cut_as_answered(lane: LaneId, answer: &InodeAnswer) -> LaneChange {
         let length = answer.smallest_size.map(|size| lane_length(&answer.layout, lane.lane, size));

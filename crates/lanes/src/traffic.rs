@@ -29,7 +29,7 @@ impl Traffic {
         self.under_way.entry(lane).or_default().insert(writer, range);
     }
 
-    /// That is over, one way or the other: what came of a write that was cut short is there, too.
+    /// The change has ended, in whatever way: bytes of a write that was cut short are there, too.
     pub fn end(&mut self, lane: LaneId, writer: Writer) -> Option<LaneEffect> {
         let writes = self.under_way.get_mut(&lane)?;
         let range = writes.remove(&writer);
@@ -80,7 +80,7 @@ impl Traffic {
         self.watches.ask(place, range, since, waiter, begin)
     }
 
-    /// What a home is when it is asked about.
+    /// The state of a home when it is asked about.
     pub fn see(&mut self, inode: InodeId, seen: HomeSeen) {
         self.watches.see(inode, seen);
     }

@@ -10,8 +10,8 @@ use crate::pages::{WHOLE, inner_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
-/// Of each place and session that has a lease there, or has yet to drop what was recalled from it, or what it had in a life before. They may seem to be more than there
-/// are: then stores are refused that could have been kept.
+/// Of each place and session that has a lease there, or has yet to drop what was recalled from it, or what it
+/// had in a life before. The set may be too large: then stores are refused that could have been kept.
 #[derive(Debug, Default)]
 pub(super) struct Unknown {
     of: BTreeMap<(Place, SessionId), RangeSet>,

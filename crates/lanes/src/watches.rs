@@ -16,7 +16,7 @@ use ramlace_wire::locks::Event;
 /// A lane, or (`None`) a file's size and the bytes that live with its inode.
 pub type Place = (InodeId, Option<u16>);
 
-/// What of a home is compared.
+/// The part of a home's state that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeSeen {
     /// The published size.
@@ -110,7 +110,7 @@ impl Watches {
         Ok(WatchAnswer { changed, number, inline: inline && place.1.is_none() })
     }
 
-    /// What a home is when it is asked about.
+    /// The state of a home when it is asked about.
     pub fn see(&mut self, inode: InodeId, seen: HomeSeen) {
         self.homes.insert(inode, seen);
     }
