@@ -16,7 +16,7 @@ use crate::state::inode::{Body, Inode, SET_GID, Which};
 use crate::state::{Caller, SlotState, Step};
 use crate::xattrs::{check_mode_of_setting, missing};
 
-/// Bits of a mode that lists speak of.
+/// Bits of a mode that lists cover.
 const PERMISSIONS: u16 = 0o777;
 
 /// Mode and lists of what is made in a directory.
@@ -25,8 +25,8 @@ pub(crate) struct Made {
     pub lists: AccessLists,
 }
 
-/// What is made in `above`, with its default list or by the caller's umask. Whether it may run as a group is decided first:
-/// a umask that takes the group's right to run away shall not let the bit pass.
+/// What is made in `above`, with its default list or by the caller's umask. Whether it may run as a group is
+/// decided first: a umask that clears the group's right to execute must not keep the set-group-id bit.
 pub(crate) fn made(above: &Inode, who: &Credentials, wanted: NewMode, kind: FileKind) -> Made {
     let mode = match kind {
         FileKind::Directory => wanted.mode | (above.mode & SET_GID),
@@ -106,7 +106,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Mode and lists with one of the lists set or taken away. Without its list, what was the mask is the group's.
+    /// Mode and lists with one of the lists set or taken away. Without a list, the former mask becomes the
+    /// group's rights.
     fn with_list(&self, who: &Credentials, which: Which, list: Option<AccessList>) -> (u16, AccessLists) {
         let mut mode = self.mode;
         if let (Which::Access, Some(list)) = (which, &list) {

@@ -48,7 +48,7 @@ impl SlotState {
         Ok(Some(Reply::Attributes(Box::new(inode.attributes(request.inode)))))
     }
 
-    /// Finds out what a spread directory would have, for all its slots.
+    /// Checks what a spread directory would have after the change, and sends it to all its slots.
     fn set_attributes_everywhere(
         &mut self,
         caller: Caller,

@@ -1,8 +1,8 @@
 //! What goes into a slot and what comes out of it.
 //!
-//! What is written to a slot's log or snapshot has explicit numbers: the tables stand below their enums. A new variant
-//! takes the next number, and the number of one that goes is never used again. Bytes are postcard; the tests of the
-//! server's records hold them down, and the server refuses a log of another format.
+//! What is written to a slot's log or snapshot has explicit numbers: the tables stand below their enums. A new
+//! variant takes the next number, and the number of one that goes is never used again. Bytes are postcard; the
+//! tests of the server's records fix them, and the server refuses a log of another format.
 
 use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp, limits, numbered_variants};
 use ramlace_wire::coordination;
@@ -92,8 +92,8 @@ pub enum Op {
     MakeDirectory {
         /// What the client asked.
         request: wire::MakeDirectory,
-        /// Where the inode shall live, and if there is no room, where instead: slots of live servers, chosen by the
-        /// shell. A retry may name others; the first attempt's stand.
+        /// The slots in which the inode may live, in order; a later one is used if there is no room before:
+        /// slots of live servers, chosen by the shell. A retry may name others; the first attempt's stand.
         homes: Vec<Slot>,
     },
     /// By a client, at the parent's slot.
@@ -108,8 +108,8 @@ pub enum Op {
     WriteInline {
         /// What the client asked.
         request: inline::WriteInline,
-        /// Whether the server keeps more inline bytes than it has. A retry may find it changed; the
-        /// first attempt's stands.
+        /// Whether the server has room for more inline bytes. A retry may find it changed; the first attempt's
+        /// stands.
         room: bool,
     },
     /// By a client.
@@ -150,7 +150,7 @@ pub enum Op {
     ArriveBarrier {
         /// What the client asked.
         request: coordination::ArriveBarrier,
-        /// Whether the server remembers one more member.
+        /// Whether the server has room for one more member.
         room: bool,
     },
     /// By a client.
@@ -184,8 +184,8 @@ pub enum Op {
         /// The delivery.
         delivery: DeliveryId,
     },
-    /// By the server: a slot that coordinated operations was lost with its server's memory and has
-    /// begun anew; what it had not decided is let go. See [`crate::SlotState::lost_coordinators`].
+    /// By the server: a slot that coordinated operations was lost with its server's memory and has begun anew;
+    /// what it had not decided is dropped. See [`crate::SlotState::lost_coordinators`].
     CoordinatorLost {
         /// The slot.
         coordinator: Slot,
@@ -216,14 +216,14 @@ pub enum Op {
         /// The present epoch.
         epoch: Epoch,
     },
-    /// By the server: what came in another slot's name, which knows nothing of it, is let go.
+    /// By the server: what came in the name of another slot, which does not know it, is dropped.
     Disown(Disowned),
     /// By the server: only this session gets answers out of the slot until the delegation ends.
     Delegate {
         /// The session.
         session: SessionId,
     },
-    /// By the server: that is over.
+    /// By the server: the delegation has ended.
     EndDelegation {
         /// Its number.
         number: u64,
@@ -331,7 +331,7 @@ pub enum Effect {
         /// The session that asked for it and need not be notified.
         knows: Option<SessionId>,
     },
-    /// Whether the wait that was to end was one still.
+    /// Whether the wait that was to end still existed.
     LockWaitEnded {
         /// It was.
         ended: bool,

@@ -20,7 +20,7 @@ impl SlotState {
         InodeId::new(self.slot, self.next_counter.min(InodeId::COUNTER_MAX))
     }
 
-    /// Whether operations across slots are coordinated here, and not over.
+    /// Whether operations across slots are coordinated here that have not ended.
     #[must_use]
     pub fn is_operating(&self) -> bool {
         !self.intents.is_empty() || !self.unsettled.is_empty()

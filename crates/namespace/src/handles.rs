@@ -189,8 +189,8 @@ pub(crate) fn no_bytes(kind: FileKind, inode: InodeId) -> Error {
     )
 }
 
-/// Whether a lane may have taken memory beyond its end: it takes exact pages while it is small,
-/// and whole huge pages afterwards.
+/// Whether a lane may have taken memory beyond its end: while it is small it takes single pages, and afterwards
+/// whole huge pages.
 fn has_tail(layout: &Layout, lane: u16, size: u64) -> bool {
     let length = ramlace_layout::lane_length(layout, lane, size);
     length >= limits::EXACT_PAGES_BYTES_MAX && !length.is_multiple_of(limits::HUGE_PAGE_BYTES)

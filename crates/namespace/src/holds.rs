@@ -69,7 +69,7 @@ impl SlotState {
             | Part::RaiseLinks { inode }
             | Part::LowerLinks { inode, .. }
             | Part::MoveInode { inode, .. } => self.is_mine(*inode),
-            // What is at home itself is none of its parts.
+            // What is at home itself is not one of its parts.
             Part::SealPartition { inode } | Part::SetPartition { inode, .. } => !self.is_mine(*inode),
             Part::OrderMoves => self.slot == InodeId::ROOT.slot(),
         };
@@ -79,7 +79,7 @@ impl SlotState {
         Err(Error::new(ErrorKind::Invalid, format!("{part:?} is not for {}", self.slot)))
     }
 
-    /// The operation is decided: does what is held, or lets it go.
+    /// The operation is decided: does what is held, or drops it.
     pub(crate) fn settle_hold(
         &mut self,
         hold: Hold,

@@ -211,8 +211,8 @@ impl SlotState {
         Ok(Some(Reply::Attributes(Box::new(inode.attributes(id)))))
     }
 
-    /// Sends an inline file's bytes to lane 0. Its lanes have whatever they are given from now on, in this epoch: what a
-    /// server has lost before was never theirs.
+    /// Sends an inline file's bytes to lane 0. Its lanes begin in this epoch: what a server has lost before was
+    /// never in them.
     pub(crate) fn promote(
         &mut self,
         caller: Caller,
@@ -254,14 +254,14 @@ impl SlotState {
         Ok(None)
     }
 
-    /// A lane is about to begin: what is empty goes to its lanes. What has bytes by now stays.
+    /// A lane is about to begin: an empty file goes to its lanes. A file that has bytes by now stays inline.
     pub(crate) fn begin_in_lanes(&mut self, inode: InodeId, epoch: Epoch) {
         if self.begins_in_lanes(inode) {
             self.file_mut(inode).go_to_lanes_alone(epoch);
         }
     }
 
-    /// Whether a file goes to its lanes for the first bytes that one of these is given.
+    /// Whether a file goes to its lanes with the first bytes that one of its lanes gets.
     #[must_use]
     pub fn begins_in_lanes(&self, inode: InodeId) -> bool {
         let file = self.inode(inode).and_then(|found| found.file(inode));

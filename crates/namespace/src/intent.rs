@@ -348,7 +348,7 @@ impl SlotState {
         {
             self.note_refusal(inode, why);
         }
-        // Busy is a slot's word for another operation that is in the way.
+        // Busy is a slot's answer when another operation is in the way.
         let kind = if why.kind() == ErrorKind::Busy { ErrorKind::Retry } else { why.kind() };
         Err(Error::new(kind, why.message()).context(goal.doing()))
     }

@@ -29,9 +29,9 @@ pub struct Leases {
     room: usize,
     /// The holders, and when their leases were given last.
     holders: BTreeMap<Subject, Moments>,
-    /// Leases in `holders`, those that are over among them.
+    /// Leases in `holders`, expired ones among them.
     given: usize,
-    /// None of those that it was full of is over before this moment.
+    /// None of the leases that filled it expires before this moment.
     full_until: u64,
     /// No new lease before this moment.
     resting: BTreeMap<Subject, u64>,
@@ -53,7 +53,7 @@ struct Pending {
 
 #[derive(Debug, Default)]
 struct Listener {
-    /// None of its leases is over before.
+    /// None of its leases expires before.
     renewed_until: u64,
     /// What it has not acknowledged.
     unheard: BTreeMap<u64, Subject>,
@@ -62,7 +62,7 @@ struct Listener {
     ran_out: u64,
     /// It renews none before others have got room: it has leases that were given long ago.
     crowds: bool,
-    /// How often leases that were over were taken from it without a word.
+    /// How often expired leases were taken from it without notice.
     taken: u64,
 }
 
@@ -76,7 +76,8 @@ impl Listener {
 /// All leases of a session last longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
-    /// How often leases were taken from it without a word: if that is not what it was, it has none that it can name.
+    /// How often leases were taken from it without notice: if the holder knows another number, it does not know
+    /// which leases it has.
     pub taken: u64,
     /// The newest recall that it has not acknowledged: if it has not received that one, the renewal has no
     /// effect.
@@ -117,7 +118,7 @@ impl Leases {
         self.sessions.get(&session).is_some_and(|listener| listener.ran_out == 0 && listener.is_told_of_all())
     }
 
-    /// Whether another session may believe something of a slot by a lease.
+    /// Whether another session may rely on a lease in a slot.
     #[must_use]
     pub fn others_hold(&self, slot: Slot, session: SessionId, now: u64) -> bool {
         let first = (InodeId::new(slot, 0), Leased::Attributes);
@@ -293,7 +294,8 @@ impl Leases {
             .collect();
         for (number, session) in over {
             if let Some(listener) = self.sessions.get_mut(&session) {
-                // It may have done it, and its word be under way: so what it has renewed meanwhile it believes.
+                // It may have done it, and its acknowledgement may be under way: so it relies on what it has
+                // renewed meanwhile.
                 listener.ran_out = listener.ran_out.max(number);
             }
             self.no_longer_waits(number, session);
@@ -306,7 +308,7 @@ impl Leases {
         self.in_slots.range((slot, 0)..=(slot, u64::MAX)).next_back().map(|(_, number)| *number)
     }
 
-    /// Whether a recall of the slot, up to this number is not over; then the moment when one is, at the latest.
+    /// Whether a recall of the slot, up to this number, is pending; then the latest moment at which one ends.
     #[must_use]
     pub fn pending_until(&self, slot: Slot, number: u64) -> Option<u64> {
         let first = |pending: &Pending| pending.waiting.iter().map(|(_, until)| *until).min();
@@ -314,7 +316,7 @@ impl Leases {
         numbers.filter_map(|(_, number)| first(&self.recalls[number])).min()
     }
 
-    /// A session has ended: it believes nothing any more.
+    /// A session has ended: it has no leases any more.
     pub fn end_session(&mut self, session: SessionId) {
         let unheard = self.sessions.remove(&session).map(|listener| listener.unheard).unwrap_or_default();
         for number in unheard.into_keys() {

@@ -72,7 +72,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What each session believes: until when, and which version of the subject.
+/// What each session relies on: until when, and which version of the subject.
 #[derive(Default)]
 struct Model {
     now: u64,
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// All that a session was given since it knows what was taken from it lasts from when it asked.
+    /// All that a session was given, since it last knew what was taken from it, lasts from when it asked.
     fn renew(&mut self, who: SessionId, asked: u64, renewal: Renewal) {
         let renewing = self.renewing.entry(who).or_default();
         if renewal.newest > renewing.heard_to {

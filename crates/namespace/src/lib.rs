@@ -13,7 +13,7 @@
 //! - a lane that receives a generation more than one above its own, by a `CutLane` or by a request, asks the
 //!   file's home (`QueryInode`, since its own) and cuts to that size first: a newer `CutLane` replaces those
 //!   that it has missed;
-//! - a session that has ended is not let in again, and its end is reported to every slot that knows it.
+//! - a session that has ended is not accepted again, and its end is reported to every slot that knows it.
 //!
 //! `Retry` and `HostDown` are no answers: nothing has happened, they are not kept, and the same
 //! sequence may come again.

@@ -12,10 +12,10 @@ use ramlace_base::Slot;
 use ramlace_wire::mend::OperationsKnown;
 use serde::{Deserialize, Serialize};
 
-/// What a slot believes of operations that another coordinates.
+/// What a slot has recorded of operations that another coordinates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// The slot that believes it.
+    /// The slot that has recorded it.
     pub(crate) slot: Slot,
     pub(crate) coordinator: Slot,
     /// All below are finished.
@@ -24,7 +24,7 @@ pub struct Doubt {
     pub(crate) halves: Vec<(u64, u32)>,
 }
 
-/// What a slot believed and the other knows nothing of.
+/// What a slot has recorded and the other does not know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disowned {
     /// The other.
@@ -42,7 +42,7 @@ impl Doubt {
         self.coordinator
     }
 
-    /// What its answer comes to; `None`: it knows all of it.
+    /// What is to be dropped by the coordinator's answer; `None`: it knows all of it.
     #[must_use]
     pub fn held_against(&self, known: &OperationsKnown) -> Option<Disowned> {
         let is_nobodys = |(number, parts): &(u64, u32)| {

@@ -320,7 +320,7 @@ impl Partitions {
     }
 }
 
-/// The entries behind one cookie up to another, as many as one message takes.
+/// The entries after one cookie up to another, as many as one message takes.
 fn moved(directory: &Directory, after: u64, last: u64) -> Vec<MovedEntry> {
     directory
         .entries

@@ -38,8 +38,8 @@ impl SlotState {
         }
     }
 
-    /// Slots for which something is held here though they were lost since: those that began anew,
-    /// by `began`, behind the numbers that they knew. Each wants an [`Op::CoordinatorLost`].
+    /// Slots for which something is held here though they were lost since: by `began` they began anew after
+    /// that. Each needs an [`Op::CoordinatorLost`].
     pub fn lost_coordinators(&self, began: impl Fn(Slot) -> Epoch) -> Vec<(Slot, Epoch)> {
         let lost = |(slot, coordinator): (&Slot, &Coordinator)| {
             let began = began(*slot);
@@ -49,8 +49,8 @@ impl SlotState {
         self.coordinators.iter().filter_map(lost).collect()
     }
 
-    /// A slot was lost with its server's memory and has begun anew in other hands: what it had not
-    /// decided is let go.
+    /// A slot was lost with its server's memory and has begun anew on another server: what it had not decided
+    /// is dropped.
     pub(crate) fn coordinator_lost(
         &mut self,
         coordinator: Slot,
@@ -146,7 +146,7 @@ impl SlotState {
         self.coordinators.range((from, Bound::Unbounded)).map(|(other, _)| *other)
     }
 
-    /// What this slot believes of another's operations.
+    /// What this slot has recorded of another's operations.
     #[must_use]
     pub fn doubt(&self, coordinator: Slot) -> Option<Doubt> {
         let known = self.coordinators.get(&coordinator)?;
@@ -159,7 +159,7 @@ impl SlotState {
         OperationsKnown { next: self.next_intent, unsettled: self.unsettled.iter().copied().collect() }
     }
 
-    /// Lets go of what its coordinator knows nothing of, unless something has come for it since.
+    /// Drops what its coordinator does not know, unless something has come for it since.
     pub(crate) fn disown(&mut self, disowned: &Disowned, now: Timestamp, effects: &mut Vec<Effect>) {
         let Some(coordinator) = self.coordinators.get_mut(&disowned.coordinator) else { return };
         let forgotten = coordinator.forget(&disowned.halves, disowned.settled_below);

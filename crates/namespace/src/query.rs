@@ -85,7 +85,7 @@ impl SlotState {
             return Ok(DirectoryPage { entries: Vec::new(), end: true, next: request.after });
         };
         self.check_partition(request.inode, directory, partition)?;
-        // A spread directory goes on in another slot, perhaps.
+        // A spread directory may continue in another slot.
         let last = directory.spread.as_ref().map_or(u64::MAX, |_| self.hash.last_cookie(partition));
         let mut rest = directory.entries.after(request.after).take_while(|(cookie, _)| *cookie <= last);
         let entries_max = request.entries_max.min(limits::READDIR_ENTRIES_MAX) as usize;

@@ -137,7 +137,7 @@ impl SlotState {
     }
 }
 
-/// Whether a refusal says that what the part is to take away, or to notify, was lost.
+/// Whether a refusal says that what the part was to remove, or to notify, was lost.
 fn is_lost(part: &Part, why: ErrorKind) -> bool {
     match part {
         Part::SealDirectory { .. } | Part::LowerLinks { .. } => is_gone(why),

@@ -29,7 +29,8 @@ impl SlotState {
         }
         if request.size > size && self.is_handed(id) {
             if unpublished {
-                // What lies behind the end goes first, and with it the memory that was taken: the sender comes again.
+                // What lies beyond the end goes first, and with it the memory that was taken: the sender
+                // retries.
                 request.size = size;
             } else {
                 self.check_may_grow(id, has_memory)?;
@@ -177,8 +178,8 @@ impl SlotState {
         !caller.on_behalf && self.session_writes(caller, id)
     }
 
-    /// Whether the caller's session has it open for writing, for whomever: enough to take set-id bits and capabilities
-    /// from it, as a write does.
+    /// Whether the caller's session has it open for writing, for any user: enough to take set-id bits and
+    /// capabilities from it, as a write does.
     pub(crate) fn session_writes(&self, caller: Caller, id: InodeId) -> bool {
         let session = self.sessions.get(&caller.token.session);
         session.and_then(|session| session.open.get(&id)).is_some_and(|opened| opened.write)

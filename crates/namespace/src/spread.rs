@@ -26,7 +26,7 @@ impl SlotState {
         self.hash.partition(name)
     }
 
-    /// The partition in which a listing goes on behind a cookie.
+    /// The partition in which a listing continues after a cookie.
     #[must_use]
     pub fn partition_behind(&self, cookie: u64) -> Option<usize> {
         self.hash.partition_behind(cookie)
@@ -93,7 +93,7 @@ impl SlotState {
     }
 }
 
-/// Whether a list of partitions is one: as many as there must be, in slots of the pool.
+/// Whether a list of partitions is valid: the right number, in slots of the pool.
 pub(crate) fn check_partitions(partitions: &[Slot], slots: u32) -> Result<()> {
     let right = partitions.len() == limits::DIRECTORY_PARTITIONS;
     if right && partitions.iter().all(|slot| u32::from(slot.0) < slots) {

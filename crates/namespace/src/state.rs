@@ -1,4 +1,4 @@
-//! One slot: what it holds, and how its parts are reached. The files of this folder are what it is made of; none of them
+//! One slot: what it holds, and how its parts are reached. The files of this folder are its parts; none of them
 //! knows an operation.
 
 pub(crate) mod barrier;
@@ -111,7 +111,7 @@ pub(crate) struct Caller<'command> {
     pub now: Timestamp,
 }
 
-/// What a client's mutation comes to: its answer, or `None` when it has to wait for deliveries.
+/// The result of a client's mutation: its answer, or `None` when it has to wait for deliveries.
 pub(crate) type Step = Result<Option<Reply>>;
 
 impl SlotState {
@@ -175,8 +175,8 @@ impl SlotState {
     }
 
     /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer, and neither is
-    /// `HostDown`, with which an operation ends that needs a server out of reach, nor `Spread`, which sends it
-    /// to another slot: nothing has happened, and the same request may come again.
+    /// `HostDown`, with which an operation ends that needs a server that cannot be reached, nor `Spread`, which
+    /// sends it to another slot: nothing has happened, and the same request may come again.
     pub(crate) fn conclude(&mut self, token: Token, step: Step, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&token.session) else {
             return; // It ended meanwhile; nobody waits.

@@ -24,7 +24,7 @@ pub(crate) fn tell_changes(inodes: &mut Inodes, slot: Slot, command: &Command, e
 
 fn who_knows(command: &Command, effects: &[Effect], inode: InodeId, kind: FileKind) -> Option<SessionId> {
     match (&command.origin, &command.op) {
-        // The kernel of a mount does not take note of a rename with the inode that gets another name.
+        // A mount's kernel does not update its copy of the renamed inode after a rename.
         (Origin::Client { session, .. }, Op::Rename(request)) => {
             (inode == request.parent || inode == request.new_parent).then_some(*session)
         }

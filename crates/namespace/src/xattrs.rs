@@ -9,7 +9,7 @@ use crate::state::inode::{Body, Inode, STICKY, Xattrs, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl Xattrs {
-    /// Whether a name and a value more, in the place of what the name had, stay within the limit.
+    /// Whether the limit is kept with one more name and value, in place of what the name had.
     fn check_room(&self, name: &XattrName, value: &[u8]) -> Result<()> {
         let bytes = |name: &XattrName, value: &[u8]| name.as_bytes().len() + value.len();
         let others = self.0.iter().filter(|(other, _)| *other != name);

@@ -12,8 +12,8 @@ use crate::state::hold::Hold;
 pub(crate) struct Coordinator {
     /// Every operation below is finished.
     pub settled_below: u64,
-    /// The others of which something is known. Mostly none: there are as many pairs of slots as there are
-    /// slots squared, and what a pair keeps for ever must be a few bytes.
+    /// The others of which something is known. Mostly none: the number of pairs of slots is the square of the
+    /// number of slots, and what a pair keeps for ever must be a few bytes.
     pub halves: BTreeMap<u64, Half>,
 }
 
@@ -61,8 +61,8 @@ impl Coordinator {
         self.halves.iter().map(|(number, half)| (*number, half.parts()))
     }
 
-    /// Forgets operations for which so many parts are held as is said, and what is finished below the first
-    /// number, if that is where it stands.
+    /// Forgets operations for which exactly so many parts are still held, and what is finished below the first
+    /// number, if that is the current one.
     pub(crate) fn forget(&mut self, halves: &[(u64, u32)], settled_below: Option<(u64, u64)>) -> Vec<Half> {
         if let Some((was, is)) = settled_below
             && self.settled_below == was

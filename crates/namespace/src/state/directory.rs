@@ -17,7 +17,7 @@ pub(crate) struct Directory {
     pub parent: InodeId,
     /// What files made here inherit.
     pub hints: LayoutHints,
-    /// Where it stands between mkdir and rmdir.
+    /// Its state between mkdir and rmdir.
     pub phase: Phase,
     /// What is in it.
     pub entries: Entries,
@@ -36,7 +36,7 @@ pub(crate) enum Claim {
     Decided,
 }
 
-/// Where a directory stands between mkdir and rmdir.
+/// The state of a directory between mkdir and rmdir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Phase {
     /// Made, but not known to have an entry: answers queries, and Retry to every change.

@@ -183,8 +183,8 @@ impl File {
         Ok(offset)
     }
 
-    /// The reserved bytes are written, or stay a hole because that failed. Returns whether the published size grew.
-    /// With `gap` those that were not written are none of the file's, unless there are others behind them.
+    /// The reserved bytes are written, or stay a hole because that failed. Returns whether the published size
+    /// grew. With `gap`, bytes that were not written do not belong to the file, unless others follow them.
     pub(crate) fn finish(
         &mut self,
         session: SessionId,

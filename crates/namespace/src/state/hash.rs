@@ -32,7 +32,7 @@ impl NameHash {
         partition_of_hash(self.of(name), self.bits)
     }
 
-    /// The partition in which a listing goes on behind a cookie.
+    /// The partition in which a listing continues after a cookie.
     pub(crate) fn partition_behind(self, cookie: u64) -> Option<usize> {
         partition_behind(cookie, self.bits)
     }

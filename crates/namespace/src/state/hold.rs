@@ -32,7 +32,7 @@ pub(crate) enum Hold {
     SetPartition { inode: InodeId, attributes: PartitionAttributes },
 }
 
-/// A name, and what it shall lead to.
+/// A name, and what it is to lead to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HeldEntry {
     pub parent: InodeId,

@@ -227,8 +227,8 @@ impl Inode {
         ))
     }
 
-    /// What is refused, in words that stand behind the path that a client names. Rights to search are asked of what lies
-    /// before the last name of a path.
+    /// What is refused, as text that follows the path that a client names. Rights to search are asked of what
+    /// lies before the last name of a path.
     fn shown(&self, rights: u16) -> String {
         let words = [(right::READ, "read"), (right::WRITE, "write"), (right::SEARCH, "search")];
         let named: Vec<&str> =

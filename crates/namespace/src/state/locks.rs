@@ -243,7 +243,7 @@ impl FileLocks {
         entries.check_room(before)
     }
 
-    /// Where a wait stands.
+    /// The place of a wait.
     fn find(&self, session: SessionId, wait: u64) -> Option<(LockTable, usize)> {
         [LockTable::Fcntl, LockTable::Flock].into_iter().find_map(|table| {
             let is_it = |waiter: &Waiter| waiter.lock.owner.session == session && waiter.wait == wait;
@@ -251,7 +251,7 @@ impl FileLocks {
         })
     }
 
-    /// Whether a wait is one.
+    /// Whether a wait exists.
     pub(crate) fn waits(&self, session: SessionId, wait: u64) -> bool {
         self.find(session, wait).is_some()
     }

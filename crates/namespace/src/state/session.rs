@@ -115,7 +115,7 @@ impl Session {
         Ok(self.replies.get(&sequence))
     }
 
-    /// Whether something has become of a mutation, or will.
+    /// Whether a mutation has a result, or will have one.
     pub(crate) fn has_met(&self, sequence: Sequence) -> bool {
         sequence < self.acknowledged_below || self.replies.contains_key(&sequence)
     }
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Nothing has become of a mutation; the same may come again, unless it was cancelled.
+    /// A mutation had no effect; the same may come again, unless it was cancelled.
     pub(crate) fn forget(&mut self, sequence: Sequence) {
         if self.replies.get(&sequence) == Some(&Cached::GivenUp) {
             return self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&given_up()))));
@@ -192,13 +192,13 @@ mod tests {
         assert_eq!(session.give_up(sequence), None);
         session.wait(sequence);
         assert_eq!(session.admit(session_id, sequence, sequence).unwrap(), Some(&Cached::GivenUp));
-        // The other slot was out of reach.
+        // The other slot could not be reached.
         session.forget(sequence);
         let copy = session.admit(session_id, sequence, sequence).unwrap();
         assert!(
             matches!(copy, Some(Cached::Answered(Err(refusal))) if refusal.kind == ErrorKind::Stale.number())
         );
-        // One that was not may come again.
+        // A mutation that was not cancelled may come again.
         session.wait(Sequence(2));
         session.forget(Sequence(2));
         assert_eq!(session.admit(session_id, Sequence(2), sequence).unwrap(), None);
