@@ -1,4 +1,4 @@
-//! Identifiers: small copies with one meaning each, so that a slot is never taken for a server.
+//! Identifiers: small copies with one meaning each, so that a slot is never confused with a server.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The words every other crate speaks: identifiers, byte ranges, units, limits and errors.
+//! The vocabulary of all other crates: identifiers, byte ranges, units, limits and errors.
 //!
 //! Invariant: `base` does no I/O, reads no clock and starts no thread.
 #![forbid(unsafe_code)]

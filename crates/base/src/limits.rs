@@ -134,7 +134,7 @@ pub const REPLIES_PER_SESSION_MAX: usize = 1024;
 pub const KEPT_REPLIES_PER_SESSION_BYTES_MAX: usize = 32 << 20;
 /// Bytes of kept replies of all sessions of a server.
 pub const KEPT_REPLIES_PER_SERVER_BYTES_MAX: usize = 256 << 20;
-/// A session that has no more than these goes on beyond that.
+/// A session that holds no more than these continues beyond that.
 pub const KEPT_REPLIES_ALWAYS_BYTES: usize = 64 << 10;
 /// Append reservations of one file that are not finished yet.
 pub const APPEND_RESERVATIONS_MAX: usize = 1024;
@@ -170,7 +170,7 @@ pub const DELEGATION_RECALL_MILLIS_MAX: u64 = 2_500;
 pub const DELEGATION_TOLD_AGAIN_MILLIS: u64 = 300;
 /// After another caller has asked for a slot, the slot is not delegated for this time.
 pub const DELEGATION_REST_MILLIS: u64 = 1_000;
-/// A delegation by which nothing was promised for so long is given back.
+/// A delegation under which nothing was promised for this time is given back.
 pub const DELEGATION_IDLE_MILLIS: u64 = 2_000;
 /// Delegations of one server.
 pub const DELEGATIONS_PER_SERVER_MAX: usize = 256;
@@ -217,7 +217,7 @@ pub const LEASE_REST_MILLIS: u64 = 500;
 pub const RECALLS_UNHEARD_PER_SESSION_MAX: usize = 4_096;
 /// Leases that one server has given; one more is not given.
 pub const LEASES_PER_SERVER_MAX: usize = 65_536;
-/// Leases by which one mount lets its kernel believe something.
+/// Leases by which one mount lets its kernel cache something.
 pub const LEASES_PER_MOUNT_MAX: usize = 65_536;
 /// Names of which one mount remembers where they lead, or that they are not there, and the directories that they are in.
 pub const NAMES_KEPT_PER_MOUNT_MAX: usize = 131_072;
@@ -271,7 +271,7 @@ pub const FOUGHT_PAGES_PER_PLACE_MAX: usize = 64;
 pub const DATA_RECALLS_PER_MESSAGE_MAX: usize = 1_024;
 /// Smaller files are not handed to a kernel: two requests more for an open cost more than its pages.
 pub const HANDED_BYTES_MIN: u64 = 1 << 20;
-/// Files that one mount has handed to its kernel; one more goes by the kernel's pages.
+/// Files that one mount has handed to its kernel; one more goes through the kernel's pages.
 pub const HANDED_FILES_PER_MOUNT_MAX: usize = 1_024;
 /// Files of a mount whose stores were lost, which it reports; for one more, the first is no longer reported.
 pub const LOST_STORES_FILES_MAX: usize = 1_024;
@@ -303,7 +303,7 @@ pub const CONNECTION_OUTPUT_BYTES_MAX: usize = 256 << 10;
 /// What a server holds for the connections of all hosts together, beside their buffers: long bodies that are arriving, answers that wait
 /// at the gate, and replies beyond [`CONNECTION_OUTPUT_BYTES_MAX`]. Beyond this the key that has most loses the connection that has most.
 pub const HELD_FOR_HOSTS_BYTES_MAX: usize = 64 << 20;
-/// Answers of a connection that may wait for recalls while it goes on with its next requests.
+/// Answers of a connection that may wait for recalls while it continues with its next requests.
 pub const ANSWERS_AT_GATE_PER_CONNECTION_MAX: usize = 64;
 /// Time between two heartbeats of a session.
 pub const HEARTBEAT_MILLIS: u64 = 2_500;

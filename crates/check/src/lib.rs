@@ -6,8 +6,8 @@
 //! other; what it finds goes to the caller as [`Checked`]. [`check_and_repair`] has the servers mend what they
 //! can, which decide by themselves, and checks again. Sentences and JSON are the command's.
 //!
-//! From below: `kinds` and `findings` are the words; [`Check`] and the files in `check/` are one look; `reading` brings the
-//! look its pages; `looks` looks again until what was only under way is over; `repair` asks servers to mend.
+//! From below: `kinds` and `findings` are the vocabulary; [`Check`] and the files in `check/` are one look; `reading` brings the
+//! look its pages; `looks` looks again until operations under way have ended; `repair` asks servers to mend.
 //!
 //! What the shell must provide: [`Servers`], that is how servers are asked, and how time passes between two
 //! looks.

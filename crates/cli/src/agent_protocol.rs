@@ -1,8 +1,8 @@
 //! What `up` and `down` say to the agent on another host, and what it answers: JSON, one message
 //! on each line, over the transport command's standard input and output.
 //!
-//! The agent speaks first, so that nothing secret goes to a program that is another one. Every
-//! order has one answer, but `Leave`, which has none. The end of the input means `Abort`.
+//! The agent sends first, so that nothing secret goes to another program. Every order has one answer, but
+//! `Leave`, which has none. The end of the input means `Abort`.
 
 use std::fmt;
 

@@ -134,7 +134,7 @@ fn calendar(text: &str) -> Option<Timestamp> {
     moment(seconds, nanos)
 }
 
-/// The time, and what stands behind it: a Z, UTC, or a sign and digits.
+/// The time, and what follows it: a Z, UTC, or a sign and digits.
 fn split_zone(text: &str) -> (&str, &str) {
     let end = text.find(|letter: char| !matches!(letter, '0'..='9' | ':' | '.' | ',')).unwrap_or(text.len());
     (&text[..end], text[end..].trim())

@@ -129,7 +129,7 @@ fn folded(letter: char) -> char {
     }
 }
 
-/// What stands behind a `[`: the set, and how many letters it takes with its `]`. `None` when it is not closed.
+/// What follows a `[`: the set, and how many letters it takes with its `]`. `None` when it is not closed.
 fn set(letters: &[u32]) -> Option<(Part, usize)> {
     let is = |at: usize, wanted: char| letters.get(at) == Some(&u32::from(wanted));
     let negated = is(0, '!') || is(0, '^');

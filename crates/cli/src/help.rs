@@ -65,7 +65,7 @@ fn example(line: &str, width: usize) -> Vec<String> {
         return vec![line.to_owned()];
     }
     let indent = line.len() - line.trim_start().len();
-    // The explanation stands behind the last gap of two blanks.
+    // The explanation follows the last gap of two blanks.
     let Some((command, explanation)) = line[indent..].rsplit_once("  ") else { return vec![line.to_owned()] };
     let command = format!("{}{}", &line[..indent], command.trim_end());
     std::iter::once(command).chain(fill(explanation, width, INDENT)).collect()

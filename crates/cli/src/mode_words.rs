@@ -86,7 +86,7 @@ impl Clause {
         match self.what {
             What::Bits { bits, search } => {
                 let search = search && (is_directory || mode & EXECUTE != 0);
-                // `u=rwx` does not speak of the set-user-ID bit, `u=s` and `u-s` do.
+                // `u=rwx` does not concern the set-user-ID bit, `u=s` and `u-s` do.
                 let named = if self.who == 0 { bits } else { bits & self.who };
                 (if search { bits | EXECUTE } else { bits }, named)
             }
@@ -133,7 +133,7 @@ fn who_bits(letter: char) -> Option<u16> {
     }
 }
 
-/// What stands behind an operation, and for which classes.
+/// What follows an operation, and for which classes.
 fn what(text: &str, who: u16) -> Option<(What, u16)> {
     match text {
         "u" => return Some((What::CopyFrom(6), who)),

@@ -137,7 +137,8 @@ fn in_pool_with(text: &OsStr, mounted: Mounted<'_>) -> Result<Locator> {
     }
 }
 
-/// Where a path of this machine really lies: links above its last name are followed, and that one where a slash stands behind.
+/// Where a path of this machine really lies: links above its last name are followed, and that one where a slash
+/// follows it.
 struct Found {
     path: PathBuf,
     /// The device of what is there, or of the nearest directory above it that is.

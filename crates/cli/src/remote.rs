@@ -17,7 +17,7 @@ use crate::words;
 pub const AGENT_COMMAND: &str = "host-agent";
 /// Where the host's name goes in a transport command.
 const HOST_MARK: &str = "{host}";
-/// What a login there may print before the agent speaks: greetings of shells.
+/// What a login there may print before the agent sends its first message: greetings of shells.
 const NOISE_BYTES_MAX: usize = 64 << 10;
 /// What is kept of a transport's standard error: the end.
 const SAID_BYTES_MAX: usize = 4 << 10;
@@ -138,7 +138,7 @@ impl Remote {
         [stdin, stdout, self.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten()
     }
 
-    /// What to wait for: the pipes it may speak on, and the one that still takes something.
+    /// What to wait for: the pipes on which it may send, and the one that still takes something.
     pub fn reads(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
         let stdout = self.stdout.as_ref().map(AsFd::as_fd);
         stdout.into_iter().chain(self.stderr.as_ref().map(AsFd::as_fd))
@@ -258,7 +258,7 @@ impl Remote {
         )
     }
 
-    /// It has not answered for so long.
+    /// The error of a host that has not answered for this time.
     pub fn late(&self, patience: Duration) -> Error {
         Error::new(
             ErrorKind::TimedOut,

@@ -51,7 +51,7 @@ pub trait Visitor {
         Ok(())
     }
 
-    /// Something could not be examined; the walk goes on.
+    /// Something could not be examined; the walk continues.
     fn failed(&mut self, error: Error);
 }
 

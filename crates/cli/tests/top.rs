@@ -173,7 +173,7 @@ fn on_a_terminal_it_is_live_until_q() {
     screen.press(b"p");
     screen.until("PAUSED");
     screen.press(b"p");
-    // A server dies: the view goes on and says so.
+    // A server dies: the view continues and says so.
     let server = home.status()["servers"][1].clone();
     kill(server["supervisor_pid"].as_u64().unwrap());
     kill(server["pid"].as_u64().unwrap());

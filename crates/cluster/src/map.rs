@@ -83,7 +83,7 @@ pub fn slots_of(map: &ClusterMap, server: ServerId) -> impl Iterator<Item = Slot
 pub enum Absent {
     /// It was never written: zeros.
     Hole,
-    /// It was written before the slot lost its bytes, or may have been: an error that says so.
+    /// It was written before the slot lost its bytes, or may have been: a read fails and says so.
     Lost,
 }
 

@@ -167,8 +167,8 @@ impl<'map> Search<'map> {
         best
     }
 
-    /// The first stride that gives `wanted` lanes, else the best of those tried; no lanes when the
-    /// base itself is out of reach.
+    /// The first stride that gives `wanted` lanes, else the best of those tried; no lanes when the base itself
+    /// cannot be used.
     fn widest_from(&mut self, base: Slot, wanted: u16) -> Lanes {
         let steps_max = self.steps + BASE_STEPS_MAX;
         let mut best = Lanes { base, stride: 1, width: 0 };

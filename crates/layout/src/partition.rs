@@ -31,7 +31,7 @@ pub fn partition_of_name(seed: u64, name: &Name) -> usize {
     partition_of_hash(name_hash(seed, name, HASH_BITS), HASH_BITS)
 }
 
-/// The partition in which a listing goes on behind a cookie; `None` behind the last.
+/// The partition in which a listing continues after a cookie; `None` after the last.
 #[must_use]
 pub fn partition_behind(cookie: u64, bits: u32) -> Option<usize> {
     let partition = partition_of_hash(cookie.checked_add(1)? >> COLLISION_BITS, bits);

@@ -179,7 +179,7 @@ impl SlotState {
     /// sends it to another slot: nothing has happened, and the same request may come again.
     pub(crate) fn conclude(&mut self, token: Token, step: Step, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&token.session) else {
-            return; // It ended meanwhile; nobody waits.
+            return; // It ended meanwhile; no caller waits.
         };
         let outcome = match step {
             Ok(None) => return session.wait(token.sequence),

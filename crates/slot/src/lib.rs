@@ -10,7 +10,8 @@
 //! - it writes a change to its log before it applies it, with the position that it will have ([`SlotValue::position`]);
 //! - what a change frees ([`SlotChange::frees`]) it does to the store before that, and what [`Effects::store`] says
 //!   afterwards, before the next change;
-//! - the end of a session is reported to every slot that knows it ([`SlotValue::knows`]), and not let in again.
+//! - a session that has ended is reported to every slot that knows it ([`SlotValue::knows`]), and is not
+//!   accepted again.
 //!
 //! Invariant: `slot` does no I/O, reads no clock, draws no random number and starts no thread.
 #![forbid(unsafe_code)]

@@ -1,10 +1,10 @@
 //! Finding pages that were taken and never written, when no record of them is left.
 //!
-//! After a restart, or after a client changed a granted file, such pages cannot be told from holes: SEEK_DATA
-//! passes over both. But tmpfs zeroes a page that is taken a second time, and SEEK_DATA finds it from then on,
-//! while a page taken for the first time stays unseen (`shmem_fallocate`, which undoes a failed call by the
-//! same mark). So taking a small piece shows which of its pages were there, and exactly the others are given
-//! back.
+//! After a restart, or after a client changed a granted file, such pages cannot be distinguished from holes:
+//! SEEK_DATA passes over both. But tmpfs zeroes a page that is taken a second time, and SEEK_DATA finds it from
+//! then on, while a page taken for the first time stays unseen (`shmem_fallocate`, which undoes a failed call
+//! by the same mark). So taking a small piece shows which of its pages were there, and exactly the others are
+//! given back.
 
 use std::os::fd::OwnedFd;
 

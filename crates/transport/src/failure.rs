@@ -13,7 +13,7 @@ pub struct Failure {
     /// With `Moved`: the newer map.
     pub map: Option<Box<ClusterMap>>,
     /// The connection is unusable from now on. Otherwise the other side said so itself, and the
-    /// connection goes on.
+    /// connection continues.
     pub fatal: bool,
 }
 

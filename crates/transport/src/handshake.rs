@@ -93,7 +93,7 @@ impl ClientHandshake {
         (ClientHandshake { noise, wanted }, hello)
     }
 
-    /// Reads what came behind the server's preamble.
+    /// Reads what followed the server's preamble.
     ///
     /// Errors: the server's own line when it refuses (`Denied`, `HostDown` when another server was meant, or
     /// `Protocol` when it speaks another version), `Denied` when it has not the pool's server key.

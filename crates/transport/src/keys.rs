@@ -310,7 +310,7 @@ impl ServerKeys {
         Self::by_book(KeyBook { version: 0, secrets, hosts: Vec::new() }, server)
     }
 
-    /// Those of a server that goes by this book.
+    /// The keys of a server that uses this book.
     #[must_use]
     pub fn by_book(book: KeyBook, server: ServerId) -> ServerKeys {
         let secrets = book.secrets.all().map(|secret| OfSecret::new(&secret.0)).collect();
@@ -352,7 +352,7 @@ impl ServerKeys {
         self.server
     }
 
-    /// The book it goes by.
+    /// The book it uses.
     #[must_use]
     pub fn book(&self) -> &KeyBook {
         &self.book

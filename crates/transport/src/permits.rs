@@ -24,7 +24,7 @@ pub struct Holder<'a> {
     pub pool: PoolId,
     /// The session that has the file open.
     pub session: SessionId,
-    /// The key that has opened it: a session's number alone could come again.
+    /// The key that has opened it: a session's number alone could occur again.
     pub host: &'a HostKeyId,
 }
 

@@ -20,7 +20,7 @@ pub struct CheckStore {}
 pub struct StoreFacts {
     /// The server.
     pub server: ServerId,
-    /// The map it believes in.
+    /// The epoch of its map.
     pub epoch: Epoch,
     /// Memory of lanes, by the store's counter.
     pub lanes_bytes: u64,

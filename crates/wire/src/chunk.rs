@@ -8,7 +8,7 @@ use crate::possible::is_size;
 use crate::types::numbered;
 use crate::{Kind, LaneRight, Permit, Request};
 
-/// Which lane is meant, and what the sender believes about its file.
+/// The lane that is meant, and what the sender knows about its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneTarget {
     /// The lane.

@@ -30,7 +30,7 @@ impl Request for JoinPool {
     type Reply = ClusterMap;
 }
 
-/// Gives a dead server's slots to the others, empty: what it held is lost, and says so.
+/// Gives a dead server's slots to the others, empty: reads of what it held fail as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForgetServer {
     /// The server to forget.

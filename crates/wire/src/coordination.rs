@@ -10,7 +10,7 @@ use crate::inline::InlineOutcome;
 use crate::namespace::SizeInfo;
 use crate::{Kind, LaneRight, Permit, Request};
 
-/// A member comes to a barrier. The same wait again asks what has become of it.
+/// A member arrives at a barrier. The same wait, sent again, asks for its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArriveBarrier {
     /// The barrier: 1 to 255 bytes. Its slot is a hash of them.

@@ -53,7 +53,7 @@ pub struct Changed {
 /// What became of the first changes, in their order: those behind them are to be asked again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManyChanged {
-    /// Of all changes, or of those before one that has to come again.
+    /// Of all changes, or of those before the first that has to be retried.
     pub changed: Vec<Changed>,
     /// The slot is delegated to the session.
     pub delegated: Option<Box<Delegated>>,

@@ -10,7 +10,7 @@ use crate::{Credentials, Header, Kind, encode_body, flags};
 pub struct Front<'a> {
     /// The user for whom a host's session asks.
     pub who: Option<&'a Credentials>,
-    /// The names that lead from the root to the directory of a request that goes by a path; else none.
+    /// The names that lead from the root to the directory of a request by path; else none.
     pub way: &'a [Name],
 }
 

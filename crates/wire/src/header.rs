@@ -78,7 +78,7 @@ pub struct Header {
     /// `sequence - outstanding` is the oldest mutation that still waits for its answer;
     /// replies to older ones may be forgotten.
     pub outstanding: u32,
-    /// The map the sender believes in.
+    /// The epoch of the sender's map.
     pub epoch: Epoch,
     /// Chosen by the requester, repeated in the reply.
     pub call: u32,

@@ -101,7 +101,7 @@ impl fmt::Debug for SecretBytes {
     }
 }
 
-/// The pool's secret, and another one while it is changed. All of them let in.
+/// The pool's secret, and another one while it is changed. All of them are accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSecrets {
     /// What lies in the secret's file, and what servers use for what they begin.
@@ -119,7 +119,7 @@ impl PoolSecrets {
         PoolSecrets { current, next: None, previous: None }
     }
 
-    /// All that let in, the current one first.
+    /// All accepted secrets, the current one first.
     pub fn all(&self) -> impl Iterator<Item = &SecretBytes> {
         std::iter::once(&self.current).chain(&self.next).chain(&self.previous)
     }

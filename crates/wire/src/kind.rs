@@ -224,7 +224,7 @@ messages! {
     FindDeadlock = 0x0705, SESSION.shows(Shows::Nothing);
     /// Server to server: what some owners of locks wait for.
     ListLockWaits = 0x0706, PEER.shows(Shows::Names);
-    /// Server to server: a wait for a lock is over.
+    /// Server to server: a wait for a lock has ended.
     EndLockWait = 0x0707, PEER;
     /// Come to a barrier.
     ArriveBarrier = 0x0708, OWNER.changes();

@@ -34,7 +34,7 @@ pub struct LeaseName {
     pub names: bool,
 }
 
-/// Where it leads, and what may be believed.
+/// Where it leads, and what may be relied on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameLeased {
     /// As of a lookup; `None`: there is no such name.
@@ -68,7 +68,7 @@ pub struct LeaseAttributes {
     pub names: bool,
 }
 
-/// What it is, and what may be believed.
+/// What it is, and what may be relied on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttributesLeased {
     /// As of `GetAttributes`.
@@ -103,7 +103,8 @@ pub struct LeasesRenewed {
     /// How often leases were taken from the session without a word, because the table was full. When it is not what it was, none is
     /// renewed that was given before.
     pub taken: u64,
-    /// The newest recall that the session has not acknowledged: it goes by the renewal when it has done that one.
+    /// The newest recall that the session has not acknowledged: the renewal counts once the session has done
+    /// that recall.
     pub newest: u64,
 }
 

@@ -18,7 +18,7 @@ use crate::{ClusterMap, Kind, Request};
 pub struct Listen {
     /// The session relies on leases. Otherwise it is given none, and receives nothing else.
     pub leases: bool,
-    /// Recalls up to this number are done: nothing is believed by their leases any more. 0 on a new connection.
+    /// Recalls up to this number are done: the session no longer relies on their leases. 0 on a new connection.
     pub heard: u64,
     /// Data recalls up to this number were received; they are acknowledged by [`crate::leases::EndRecalls`]. 0
     /// on a new connection: all that are not acknowledged are sent again.

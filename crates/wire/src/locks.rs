@@ -276,7 +276,7 @@ impl Request for ListLockWaits {
     type Reply = LockWaits;
 }
 
-/// Server to server: this wait closes a cycle; it is over.
+/// Server to server: this wait closes a cycle; it is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndLockWait {
     /// The file.

@@ -11,7 +11,8 @@ use crate::check::Trouble;
 use crate::possible::is_counted;
 use crate::{Kind, Request};
 
-/// Asks a server to hold what its slots believe of others' operations against what those say, some coordinators at a time.
+/// Asks a server to compare what its slots have recorded of others' operations with what those say, some
+/// coordinators at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mend {
     /// Whether what is found is mended.

@@ -257,7 +257,7 @@ impl Request for Prepare {
     }
 }
 
-/// The operation is decided: what the slot holds for it is done, or let go.
+/// The operation is decided: what the slot holds for it is done, or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settle {
     /// The client's mutation.

@@ -81,8 +81,8 @@ impl LaneRight {
     }
 }
 
-/// Asks the home for the permit of what the session has open: the one that its open brought was worked out from a secret that
-/// the pool has no more.
+/// Asks the home for the permit of what the session has open: the one that its open brought was computed from a
+/// secret that the pool no longer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetPermit {
     /// The file.

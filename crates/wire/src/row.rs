@@ -27,12 +27,12 @@ pub enum ForWhom {
     OpenFileOrUser,
 }
 
-/// What its answer shows of what others may believe by leases.
+/// What its answer shows of what others may cache by leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
     /// Names and attributes.
     Names,
-    /// Bytes of lanes: nothing that a holder of a lease of the server's last life may believe.
+    /// Bytes of lanes: nothing that a holder of a lease of the server's last life may cache.
     Bytes,
     /// Nothing that a lease is on; most are part of what another server does, whose answer will wait.
     Nothing,

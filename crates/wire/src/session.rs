@@ -39,7 +39,7 @@ pub struct SessionOpened {
     pub server: ServerId,
     /// The machine it runs on.
     pub host: HostId,
-    /// The map it believes in.
+    /// The epoch of its map.
     pub epoch: Epoch,
     /// The user for whom the session acts.
     pub credentials: Credentials,
@@ -87,7 +87,7 @@ pub struct ServerStatus {
     pub restarts: u32,
     /// Time since it started.
     pub uptime_millis: u64,
-    /// The map it believes in.
+    /// The epoch of its map.
     pub epoch: Epoch,
     /// Bulk data cross the network without a key.
     pub trusts_network: bool,

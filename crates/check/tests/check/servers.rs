@@ -21,7 +21,7 @@ const PAGE_FACTS: usize = 2;
 /// Servers, and what they were asked.
 pub struct Fakes {
     pub facts: RefCell<Facts>,
-    /// What servers believe in vain of coordinators.
+    /// What servers have wrongly recorded of coordinators.
     pub doubts: RefCell<Vec<(ServerId, Slot, Trouble)>>,
     /// Lanes that are mended by one request.
     pub mends_at_once: usize,

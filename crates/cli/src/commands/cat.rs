@@ -24,7 +24,7 @@ pub struct Args {
     pub paths: Vec<OsString>,
 }
 
-/// Prints each file; goes on after one that fails.
+/// Prints each file; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, json: bool) -> Done {
     let mut stdout = Stdout::open()?;
     let mut failed = false;

@@ -145,7 +145,7 @@ fn print(checked: &Checked, seconds: f64, output: &mut Output) -> Done {
     }
 }
 
-/// What is no damage and worth a word.
+/// What is no damage and worth a remark.
 fn remarks(counts: &CheckCounts, output: &mut Output) -> Done {
     if counts.open_without_name > 0 {
         output.line(format_args!(

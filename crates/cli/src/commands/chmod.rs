@@ -43,7 +43,7 @@ pub struct Args {
     pub paths: Vec<OsString>,
 }
 
-/// Changes each path; goes on after one that fails.
+/// Changes each path; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let (mut changes, umask) = (Changes::new(output), umask());
     for path in &args.paths {

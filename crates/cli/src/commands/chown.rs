@@ -46,7 +46,7 @@ pub struct Args {
     pub paths: Vec<OsString>,
 }
 
-/// Changes each path; goes on after one that fails.
+/// Changes each path; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let mut changes = Changes::new(output);
     let follow = !args.no_dereference && !args.recursive;

@@ -93,7 +93,7 @@ impl Sum {
     }
 }
 
-/// Adds up each path; goes on after one that fails.
+/// Adds up each path; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let tally = Tally::new(output.json, !args.summarize);
     let mut adding = Adding {

@@ -57,7 +57,7 @@ struct Entry {
     listed: bool,
 }
 
-/// Lists each path; goes on after one that fails.
+/// Lists each path; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let mut failed = false;
     let mut listed = Vec::new();

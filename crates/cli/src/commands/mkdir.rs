@@ -32,7 +32,7 @@ pub struct Args {
     pub mode: Option<u16>,
 }
 
-/// Makes each directory; goes on after one that fails.
+/// Makes each directory; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let mode = args.mode.map_or_else(|| NewMode { mode: 0o777, umask: umask() }, NewMode::from);
     let (mut made, mut failed) = (0, false);

@@ -47,7 +47,7 @@ pub struct Args {
     pub exchange: bool,
 }
 
-/// Renames each source; goes on after one that fails.
+/// Renames each source; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let target = in_pool_as_cp_reads_it(&args.target)?;
     let pool = pools.of(&target)?;

@@ -36,7 +36,7 @@ pub struct Args {
     pub force: bool,
 }
 
-/// Removes each path; goes on after one that fails.
+/// Removes each path; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let (mut removed, mut failed) = (0, false);
     for path in &args.paths {

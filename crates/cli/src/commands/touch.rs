@@ -68,7 +68,7 @@ struct Times {
     modified: Option<Timestamp>,
 }
 
-/// Touches each path; goes on after one that fails.
+/// Touches each path; continues after one that fails.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     let times = times(args, pools)?;
     let mode = NewMode { mode: 0o666, umask: umask() };

@@ -247,8 +247,8 @@ impl Start<'_> {
         Ok(())
     }
 
-    /// Writes pool.json here and lets the agents go. When one of them does not go as it should,
-    /// the others are gone already: the whole pool is stopped by new ones.
+    /// Writes pool.json here and ends the agents. When one of them does not end as it should, the others have
+    /// ended already: the whole pool is stopped by new ones.
     fn settle(&self, crew: &mut Crew<'_>, file: &PoolFile, interrupt: &Interrupt) -> Result<()> {
         if interrupt.came() {
             return Err(Error::new(ErrorKind::Busy, "stopped by a signal before it was done"));

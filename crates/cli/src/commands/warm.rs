@@ -36,7 +36,7 @@ pub struct Args {
     pub paths: Vec<OsString>,
 }
 
-/// Reads each file; goes on after one that fails.
+/// Reads each file; continues after one that fails.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let mut warming = Warming { json: output.json, failed: false };
     let mut files = Vec::new();

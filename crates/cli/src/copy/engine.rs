@@ -36,8 +36,8 @@ pub struct Summary {
     pub took: Duration,
 }
 
-/// Copies every source. Errors are said as they come, and the rest goes on; only a full
-/// destination ends it all.
+/// Copies every source. Errors are reported as they come, and the rest continues; only a full destination ends
+/// it all.
 pub fn copy(roots: Vec<Root>, options: &CopyOptions, json: bool) -> Summary {
     let began = Instant::now();
     let (queue, totals) = (Queue::default(), Totals::default());

@@ -11,7 +11,7 @@ use super::samples::Event;
 
 /// Threads that ask, at most; in a larger pool each asks several servers, one after the other.
 const ASKERS_MAX: usize = 64;
-/// How long ending waits for those that are asking at this moment: what they wait for is over with the process.
+/// How long ending waits for threads that are asking at this moment: their waits end with the process.
 const ENDING_PATIENCE: Duration = Duration::from_millis(300);
 
 /// The threads that ask. They end when this is dropped.

@@ -177,7 +177,7 @@ pub fn assert_same(left: &[u8], right: &[u8], what: &str) {
 /// Whether a process runs, or is at least not gone and buried.
 pub fn runs(pid: u64) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The state stands behind the name's closing bracket.
+        // The state follows the name's closing bracket.
         Ok(stat) => !stat.rsplit(") ").next().unwrap_or("Z").starts_with('Z'),
         Err(_) => false,
     }

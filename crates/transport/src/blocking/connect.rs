@@ -109,7 +109,7 @@ pub(super) fn shake_hands(
     deadline: Instant,
 ) -> Result<Answered> {
     let (handshake, hello) = ClientHandshake::begin(key, wanted);
-    // A server that refuses at once may have closed already; its line is worth more than that.
+    // A server that refuses at once may have closed already; the line that it sent matters more.
     let sent = line.send_all(&hello, &[], deadline);
     let mut preamble = [0; PREAMBLE_BYTES];
     if let Err(error) = receive_exactly(line, &mut preamble, deadline) {

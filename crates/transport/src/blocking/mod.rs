@@ -60,7 +60,7 @@ pub struct Received<T> {
     pub data_bytes: u32,
     /// The descriptor that travelled with the reply.
     pub descriptor: Option<OwnedFd>,
-    /// The map that the server believes in.
+    /// The epoch of the server's map.
     pub epoch: Epoch,
 }
 

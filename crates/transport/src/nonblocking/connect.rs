@@ -86,7 +86,7 @@ async fn shake_hands(
     is_unix: bool,
 ) -> Result<Answered> {
     let (handshake, hello) = ClientHandshake::begin(key, wanted);
-    // A server that refuses at once may have closed already; its line is worth more than that.
+    // A server that refuses at once may have closed already; the line that it sent matters more.
     let sent = send_all(socket, &hello).await;
     let mut preamble = [0; PREAMBLE_BYTES];
     if let Err(error) = receive_exactly(socket, &mut preamble).await {

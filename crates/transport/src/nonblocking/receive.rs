@@ -219,10 +219,9 @@ impl Connection {
     /// Takes the next bytes of the request's data, as many as the segments have, straight into
     /// them. Only system calls touch the segments. Panics when the request has not so many left.
     ///
-    /// Errors: `Fault` when memory of the segments is gone; then the rest of these bytes was
-    /// skipped, frames are in step and the connection goes on. Otherwise as for
-    /// [`Connection::read_request`]. When this is dropped, or fails, some of the bytes may have
-    /// been stored.
+    /// Errors: `Fault` when memory of the segments is gone; then the rest of these bytes was skipped, frames
+    /// are in step and the connection continues. Otherwise as for [`Connection::read_request`]. When this is
+    /// dropped, or fails, some of the bytes may have been stored.
     ///
     /// # Safety
     /// The segments stay mapped (or become memory that faults, never other memory) until this returns or is

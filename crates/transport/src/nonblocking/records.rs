@@ -57,8 +57,8 @@ impl Connection {
         }
     }
 
-    /// Makes sure that opened bytes are there, for data that are left. May be dropped while it waits: what
-    /// has come of a record stays.
+    /// Makes sure that opened bytes are there, for data that are left. May be dropped while it waits: what has
+    /// arrived of a record stays.
     async fn next_record(&mut self) -> Result<()> {
         if self.record.left() > 0 {
             return Ok(());

@@ -138,8 +138,7 @@ impl Connection {
 
     /// Sends the queue and a reply that a descriptor travels with: with its first byte.
     ///
-    /// Errors: `Unsupported` over TCP (the connection goes on), else as for
-    /// [`Connection::flush`].
+    /// Errors: `Unsupported` over TCP (the connection continues), else as for [`Connection::flush`].
     pub async fn send_descriptor(
         &mut self,
         header: Header,

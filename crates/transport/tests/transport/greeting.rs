@@ -258,7 +258,7 @@ fn a_flood_of_silent_strangers_keeps_out_nobody_whose_greeting_takes_60_millisec
         flooding.store(false, Ordering::SeqCst);
         in_time
     });
-    // One that is put out before its first message has been read is rare, and comes again.
+    // One that is put out before its first message has been read is rare, and tries again.
     assert!(in_time >= 15, "{in_time} of 20 got in beside {flooded:?} silent connections");
 }
 

@@ -34,7 +34,7 @@ pub fn write_head(offset: u64, data_bytes: u32) -> Vec<u8> {
     [&header.encode()[..], &body].concat()
 }
 
-/// What stands behind each head on connections to this server.
+/// What follows each head on connections to this server.
 pub fn tag_bytes(server: &TestServer) -> usize {
     if matches!(server.address, Address::Tcp(_)) { 16 } else { 0 }
 }

@@ -30,7 +30,7 @@ pub enum Mischief {
     CutAt(usize),
     /// After so many bytes, silence.
     StallAt(usize),
-    /// What comes behind so many bytes is on its way for so long.
+    /// What comes after so many bytes is delayed by this time.
     PauseAt(usize, Duration),
     /// This bit of this byte is the other one.
     Flip(usize, u8),

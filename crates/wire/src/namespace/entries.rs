@@ -110,7 +110,7 @@ pub struct MakeDirectory {
     pub parent: InodeId,
     /// The new entry.
     pub name: Name,
-    /// Permission bits, and what of them the caller's umask takes away.
+    /// Permission bits, and the umask that the caller applies to them.
     pub mode: NewMode,
 }
 
@@ -202,7 +202,7 @@ pub struct DirectoryPage {
     pub entries: Vec<DirectoryEntry>,
     /// Nothing follows them.
     pub end: bool,
-    /// The cookie behind which the directory goes on, perhaps in another slot.
+    /// The cookie after which the directory continues, perhaps in another slot.
     pub next: u64,
 }
 
@@ -286,7 +286,7 @@ pub struct MakeNode {
     pub name: Name,
     /// What it shall be: one of the special kinds.
     pub kind: FileKind,
-    /// Permission bits, and what of them the caller's umask takes away.
+    /// Permission bits, and the umask that the caller applies to them.
     pub mode: NewMode,
     /// A device's numbers; 0 for others.
     pub device: u32,

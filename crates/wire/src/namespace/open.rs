@@ -20,7 +20,7 @@ pub struct Create {
     pub parent: InodeId,
     /// The new entry.
     pub name: Name,
-    /// Permission bits, and what of them the caller's umask takes away.
+    /// Permission bits, and the umask that the caller applies to them.
     pub mode: NewMode,
     /// Fail when the name is taken.
     pub exclusive: bool,
@@ -212,7 +212,7 @@ impl Request for Close {
 pub struct CreateUnnamed {
     /// The directory, in which the caller must be allowed to make files.
     pub parent: InodeId,
-    /// Permission bits, and what of them the caller's umask takes away.
+    /// Permission bits, and the umask that the caller applies to them.
     pub mode: NewMode,
     /// Open for reading.
     pub read: bool,

@@ -40,8 +40,8 @@ pub struct Extend {
     pub from: u64,
 }
 
-/// A part of the file has got memory, or may have lost it, and its size stays: sent after the lanes have done it. The home
-/// knows of a file without holes that it has none.
+/// A part of the file has got memory, or may have lost it, and its size stays: sent after the lanes have done
+/// it. So the home knows which files have no holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoteMemory {
     /// The file.

@@ -341,7 +341,7 @@ impl Pool {
     fn note_decision(&mut self, message: &Delivery) {
         let Delivery::Settle(message) = message else { return };
         if message.token.session == SessionId::NONE {
-            return; // Nobody's wish: the names are as they were.
+            return; // No client's wish: the names are as they were.
         }
         let Some(wish) = self.undecided.remove(&message.token) else {
             let before = self.decided.get(&message.token);

@@ -121,7 +121,7 @@ macro_rules! messages {
                 sample: sample::<Credentials>,
                 decodes: decodes::<Credentials>,
             });
-            // And before that of one that goes by a path.
+            // And before that, the front of one that goes by a path.
             all.push(Body {
                 name: "ByPath".into(),
                 kind: Kind::GetMap,
