@@ -55,8 +55,7 @@ pub enum Origin {
         acknowledged_below: Sequence,
         /// The user for whom it is done.
         who: Credentials,
-        /// One of the users asks for whom the session acts: what the session has open for others gives this
-        /// user no right.
+        /// The session acts for one of several users: what it has open for others gives this user no right.
         on_behalf: bool,
     },
     /// Another slot.

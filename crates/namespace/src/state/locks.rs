@@ -69,7 +69,7 @@ impl Table {
         self.is_free(wanted, self.waiting.len())
     }
 
-    /// The first of `ahead` waiters behind whom the wanted lock has to wait.
+    /// The first of the `ahead` waiters before it for which the wanted lock has to wait.
     fn queue_in_the_way(&self, wanted: &Lock, ahead: usize) -> Option<&Waiter> {
         let conflicts = |waiter: &&Waiter| waiter.lock.conflicts(wanted);
         let ahead = &self.waiting[..ahead];
