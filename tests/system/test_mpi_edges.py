@@ -12,8 +12,8 @@ from conftest import NewPool
 from mpi_library import Mpi, build
 from pool import Pool
 
-# Elements of one message, and runs of one list: far fewer than usually.
-LIMITS = ("-DMESSAGE_MAX=2097152", "-DRUNS_MAX=65536")
+# Elements of one message, runs of one list, and items for which a list does: far fewer than usually.
+LIMITS = ("-DMESSAGE_MAX=2097152", "-DRUNS_MAX=65536", "-DTILED_ITEMS_MIN=0")
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,22 @@ def test_ranks_that_open_files_of_two_pools_all_get_an_error(
     other.run("mkdir", place)
     names = f"ramlace://{shared_pool.name}{place}/file ramlace://{other.name}{place}/file"
     mpi.run(shared_pool, 2, mpi.program("edges"), "two_pools", names)
+
+
+# SEMANTICS 98.1
+@pytest.mark.parametrize("seed", [3, 4])
+def test_random_views_that_repeat_move_the_same_bytes_by_tiles(
+    narrow: Mpi, shared_pool: Pool, place: str, seed: int
+) -> None:
+    narrow.run(shared_pool, 1, narrow.program("fuzz"), f"ramlace:{place}/file", str(seed), "12")
+    assert int(re.findall(r"tiled (\d+)", Path(narrow.directory / "report").read_text())[0]) > 0
+
+
+# SEMANTICS 98.4
+def test_views_whose_pieces_come_again_are_described_and_not_listed(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    mpi.run(shared_pool, 2, mpi.program("edges"), "tiles", f"ramlace:{place}/file")
+    # A write and two reads.
+    assert re.findall(r"tiled (\d+)", Path(mpi.directory / "report").read_text()) == ["3", "3"]
 
 
 # SEMANTICS 99.3

@@ -37,11 +37,34 @@ void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t
     }
 }
 
+/* Moves bytes of a view whose tiles repeat: described, not listed. */
+static int move_tiles(struct file *file, bool write, int64_t from, char *bytes, int64_t length, int64_t *moved)
+{
+    struct tiles tiles;
+    ssize_t done = 0;
+    int error = tiling_tiles(&file->view.tiling, from, length, &tiles);
+    if (error == MPI_SUCCESS)
+        error = small_none(file);
+    if (error == MPI_SUCCESS) {
+        __atomic_fetch_add(&counters.tiled, 1, __ATOMIC_RELAXED);
+        done = write ? ramlace_pwrite_tiles(file->file, bytes, (size_t)length, tiles.items, tiles.count)
+                     : ramlace_pread_tiles(file->file, bytes, (size_t)length, tiles.items, tiles.count);
+        error = done < 0 ? error_class() : write && done < length ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
+    }
+    if (write)
+        small_changed(file);
+    *moved += done > 0 ? done : 0;
+    tiles_free(&tiles);
+    return error;
+}
+
 /* Moves `length` bytes of the view's data from `from` on, straight from or to memory in one piece. */
 static int move_plain(struct file *file, const struct access *access, int64_t from, char *bytes, int64_t length,
                       int64_t *moved)
 {
     struct runs runs = {0};
+    if (tiling_repeats(&file->view.tiling, from, length))
+        return move_tiles(file, access->write, from, bytes, length, moved);
     int error = tiling_runs(&file->view.tiling, from, length, &runs);
     if (error == MPI_SUCCESS)
         error = access->write ? small_write(file, access, bytes, length, &runs, moved)

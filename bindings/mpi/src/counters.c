@@ -20,10 +20,11 @@ void counters_report(void)
     const char *path = getenv("RAMLACE_MPIIO_REPORT");
     if (path == NULL || *path == '\0')
         return;
-    char line[128];
-    int length = snprintf(line, sizeof line, "opens %ld reads %ld writes %ld kept %ld ahead %ld exchanges %ld background %ld\n", counters.opens,
-                          counters.reads, counters.writes, counters.kept, counters.ahead, counters.exchanges,
-                          counters.background);
+    char line[256];
+    int length = snprintf(line, sizeof line,
+                          "opens %ld reads %ld writes %ld kept %ld ahead %ld exchanges %ld tiled %ld background %ld\n",
+                          counters.opens, counters.reads, counters.writes, counters.kept, counters.ahead,
+                          counters.exchanges, counters.tiled, counters.background);
     /* One write, at the end: lines of several processes do not mix. */
     int descriptor = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (descriptor < 0 || write(descriptor, line, length) != length)

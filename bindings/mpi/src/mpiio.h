@@ -91,6 +91,17 @@ void tiling_free(struct tiling *tiling);
 int tiling_check(const struct tiling *tiling, int64_t from, int64_t length);
 /* Appends the runs of these bytes, which are checked. */
 int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struct runs *out);
+/* These bytes as a tile that repeats, with the runs before and behind it. */
+struct tiles {
+    struct runs before, behind;
+    ramlace_tile items[3];
+    size_t count;
+};
+/* Whether a list of the runs of these bytes would be long, and of tiles is short. */
+bool tiling_repeats(const struct tiling *tiling, int64_t from, int64_t length);
+/* The tiles of these bytes, which are checked and repeat; they are valid as long as the tiling. */
+int tiling_tiles(const struct tiling *tiling, int64_t from, int64_t length, struct tiles *out);
+void tiles_free(struct tiles *tiles);
 /* Where the byte of data `from` lies; behind the last byte, in a tiling that is there once and has just so many; at the
  * beginning, in one that has none. It is checked, too. */
 int tiling_place(const struct tiling *tiling, int64_t from, int64_t *place);
@@ -369,6 +380,8 @@ int small_read(struct file *file, const struct access *access, char *bytes, int6
                int64_t *moved);
 /* Sends what is kept, and forgets what was read. */
 int small_settle(struct file *file);
+/* An access that is no small one is about to begin: sends what is kept, and forgets what was read. */
+int small_none(struct file *file);
 /* Bytes or the size have changed otherwise: forgets what was read while that was under way. */
 void small_changed(struct file *file);
 /* The same, with other limits from then on. */
@@ -404,7 +417,7 @@ void shared_end(struct file *file, uint64_t files);
 /* ---- counters.c: what this process did, so that a test knows that it was us ---- */
 
 struct counters {
-    long opens, reads, writes, kept, ahead, exchanges, background;
+    long opens, reads, writes, kept, ahead, exchanges, background, tiled;
 };
 extern struct counters counters;
 void counters_report(void);

@@ -3,6 +3,11 @@
 
 #include <stdlib.h>
 
+/* A list of fewer items is as good as tiles. Tests set it. */
+#ifndef TILED_ITEMS_MIN
+#define TILED_ITEMS_MIN 64
+#endif
+
 static int push(struct runs *into, ramlace_run more, struct element element)
 {
     if (into->count == into->room) {
@@ -206,6 +211,48 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
         }
     }
     return error;
+}
+
+/* Whole tiles among these bytes, and how many bytes lie before the first one. */
+static int64_t whole_tiles(const struct tiling *tiling, int64_t from, int64_t length, int64_t *before)
+{
+    int64_t within = from % tiling->tile_bytes;
+    *before = within ? tiling->tile_bytes - within : 0;
+    return length > *before ? (length - *before) / tiling->tile_bytes : 0;
+}
+
+bool tiling_repeats(const struct tiling *tiling, int64_t from, int64_t length)
+{
+    int64_t before, base, items = (int64_t)tiling->tile.count;
+    if (tiling->tile_bytes == 0 || tiling_check(tiling, from, length) != MPI_SUCCESS)
+        return false;
+    int64_t whole = whole_tiles(tiling, from, length, &before);
+    base = tiling->start + (from + before) / tiling->tile_bytes * tiling->extent;
+    /* A run that comes again is one item by itself. */
+    bool is_list = items > 1 || tiling->tile.items[0].count > 1;
+    return is_list && base >= 0 && whole > TILED_ITEMS_MIN / items;
+}
+
+int tiling_tiles(const struct tiling *tiling, int64_t from, int64_t length, struct tiles *out)
+{
+    int64_t before, whole = whole_tiles(tiling, from, length, &before), done = before + whole * tiling->tile_bytes;
+    *out = (struct tiles){0};
+    int error = tiling_runs(tiling, from, before, &out->before);
+    if (error == MPI_SUCCESS)
+        error = tiling_runs(tiling, from + done, length - done, &out->behind);
+    int64_t base = tiling->start + (from + before) / tiling->tile_bytes * tiling->extent;
+    if (out->before.count > 0)
+        out->items[out->count++] = (ramlace_tile){0, out->before.items, out->before.count, 0, 1};
+    out->items[out->count++] = (ramlace_tile){base, tiling->tile.items, tiling->tile.count, tiling->extent, whole};
+    if (out->behind.count > 0)
+        out->items[out->count++] = (ramlace_tile){0, out->behind.items, out->behind.count, 0, 1};
+    return error;
+}
+
+void tiles_free(struct tiles *tiles)
+{
+    runs_free(&tiles->before);
+    runs_free(&tiles->behind);
 }
 
 int tiling_place(const struct tiling *tiling, int64_t from, int64_t *place)

@@ -252,6 +252,17 @@ int small_write(struct file *file, const struct access *access, const char *byte
     return error;
 }
 
+int small_none(struct file *file)
+{
+    struct small *small = &file->small;
+    pthread_mutex_lock(&small->lock);
+    forget_ahead(small);
+    small->writes_in_a_row = 0;
+    int error = send_kept(file);
+    pthread_mutex_unlock(&small->lock);
+    return error;
+}
+
 void small_changed(struct file *file)
 {
     pthread_mutex_lock(&file->small.lock);

@@ -635,6 +635,62 @@ static void test_named_anew(void)
     CALL(MPI_File_close(&old));
 }
 
+/* ---- Views whose pieces come again and again ---- */
+
+/* Where byte `number` of such a view lies: two pieces and two rows in each tile. */
+static int64_t place_in_tiles(int64_t number)
+{
+    static const int places[] = {0, 1, 2, 3, 4, 11, 12, 13, 40, 41, 44, 45};
+    return 7 + number / 12 * 61 + places[number % 12];
+}
+
+/* A write that begins and ends within tiles, the same read back, and a read that meets the end of the file; by each rank
+ * in a file of its own. Other bytes stay. */
+static void test_tiles(void)
+{
+    enum { FROM = 17, LENGTH = 30007, ALL = 200000 };
+    unsigned char *bytes = filled(LENGTH), *back = calloc(1, ALL), *wanted = malloc(ALL);
+    MPI_Datatype rows, pieces, view;
+    MPI_Aint places[] = {0, 11, 40};
+    MPI_Status status;
+    MPI_File file;
+    char name[1024];
+    int moved, lengths[] = {5, 3, 1};
+    memset(wanted, 'x', ALL);
+    snprintf(name, sizeof name, "%s-%d", path, rank);
+    CALL(MPI_File_open(MPI_COMM_SELF, name, MPI_MODE_RDWR | MPI_MODE_CREATE, MPI_INFO_NULL, &file));
+    CALL(MPI_File_write_at(file, 0, wanted, ALL, MPI_BYTE, MPI_STATUS_IGNORE));
+    CALL(MPI_Type_create_hvector(2, 2, 4, MPI_BYTE, &rows));
+    MPI_Datatype types[] = {MPI_BYTE, MPI_BYTE, rows};
+    CALL(MPI_Type_create_struct(3, lengths, places, types, &pieces));
+    CALL(MPI_Type_create_resized(pieces, 0, 61, &view));
+    CALL(MPI_Type_commit(&view));
+    CALL(MPI_File_set_view(file, 7, MPI_BYTE, view, "native", MPI_INFO_NULL));
+    CALL(MPI_File_write_at(file, FROM, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    CALL(MPI_File_read_at(file, FROM, back, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(memcmp(back, bytes, LENGTH) == 0);
+    for (int i = 0; i < LENGTH; i++)
+        wanted[place_in_tiles(FROM + i)] = bytes[i];
+    int there = 0;
+    while (place_in_tiles(there) < ALL)
+        there++;
+    CALL(MPI_File_read_at(file, 0, back, there + 1000, MPI_BYTE, &status));
+    CALL(MPI_Get_count(&status, MPI_BYTE, &moved));
+    CHECK(moved == there);
+    for (int i = 0; i < there; i++)
+        CHECK(back[i] == wanted[place_in_tiles(i)]);
+    CALL(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+    CALL(MPI_File_read_at(file, 0, back, ALL, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(memcmp(back, wanted, ALL) == 0);
+    CALL(MPI_File_close(&file));
+    MPI_Type_free(&rows);
+    MPI_Type_free(&pieces);
+    MPI_Type_free(&view);
+    free(bytes);
+    free(back);
+    free(wanted);
+}
+
 /* ---- Waiting ---- */
 
 /* More than the calls of servers that one of these takes. */
@@ -756,6 +812,7 @@ static const struct {
     {"named_anew", test_named_anew},
     {"kinds", test_kinds},
     {"late", test_late},
+    {"tiles", test_tiles},
 };
 
 int main(int argc, char **argv)
