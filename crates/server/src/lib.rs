@@ -46,6 +46,8 @@ mod listen;
 #[cfg(test)]
 mod listen_tests;
 mod log_file;
+#[cfg(test)]
+mod made_up_tests;
 mod many;
 #[cfg(test)]
 mod many_tests;
@@ -81,6 +83,9 @@ mod supervisor;
 #[cfg(test)]
 mod testing;
 mod walk;
+#[cfg(test)]
+#[path = "../../wire/tests/wire/common/mod.rs"]
+mod wire_samples;
 
 pub use config::ServeOptions;
 pub use harden::{clean_environment, harden, hide};

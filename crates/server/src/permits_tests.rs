@@ -55,6 +55,11 @@ async fn make(owner: &mut Client, number: u64, name: &str) -> LaneTarget {
     target
 }
 
+/// A file whose bytes live with its inode, and one whose bytes are in its lane; everybody may read and write them.
+pub async fn two_files(owner: &mut Client) -> (InodeId, LaneTarget) {
+    (create(owner, 1, "small", 0o666).await.attributes.inode, make(owner, 2, "large").await)
+}
+
 /// The session of a machine; it names no user, and so has the rights of nobody.
 async fn host(owner: &Client, address: &str, session: u8) -> Client {
     let mut client = Client::connect(address, SessionId([session; 16]), SessionKind::Host).await;
