@@ -4,6 +4,7 @@ import os
 import select
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,26 @@ def test_a_store_is_seen_at_once_on_this_machine_and_after_flush_and_refresh_on_
         assert elsewhere.numbers("m[7, 3]") == [42.0]
     finally:
         elsewhere.close()
+
+
+# SEMANTICS 115, 116
+def test_columns_that_r_fills_on_two_machines_are_whole_and_seen_after_flush_alone(here: Path, there: Path) -> None:
+    """Columns end inside a page; both have the matrix attached all the time, and nobody refreshes."""
+    with ExitStack() as stack:
+        machines = [R(directory) for directory in (here, there)]
+        for machine in machines:
+            stack.callback(machine.close)
+        make(machines[0], ", init = 0")
+        machines[0].run("flush(m)")
+        attach(machines[1])
+        for turn in range(10):
+            for number, machine in enumerate(machines):
+                machine.begin(
+                    f"for (j in seq({number + 1}, {COLS}, 2)) m[, j] <- {1000 * turn + 100} + j; cat(flush(m))"
+                )
+            assert [machine.hear() for machine in machines] == ["TRUE", "TRUE"]
+            wrong = f"sum(m[, ] != matrix(rep({1000 * turn + 100} + 1:{COLS}, each = {ROWS}), {ROWS}))"
+            assert [machine.run(f"cat({wrong})") for machine in machines] == ["0", "0"], turn
 
 
 def test_columns_of_every_type_and_names_come_back(sessions: list[R]) -> None:

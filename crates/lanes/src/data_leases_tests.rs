@@ -187,6 +187,22 @@ fn stores_into_what_was_erased_meanwhile_are_gone_with_it_and_those_after_are_no
 }
 
 #[test]
+fn each_reader_of_a_page_costs_its_writer_one_recall_however_often_it_writes() {
+    let mut place = Place_::new();
+    (1..=10).for_each(|reader| _ = place.read_page(reader, 0));
+    let waits = place.change(session(0), 5, &[1]);
+    assert_eq!(waits.len(), 10);
+    assert_eq!(place.change(session(0), 6, &[2]), waits, "nobody is asked again");
+    for reader in 1..=10 {
+        let told: Vec<u64> =
+            place.leases.unacknowledged(session(reader), 0).iter().map(|recall| recall.number).collect();
+        assert_eq!(told.len(), 1);
+        place.leases.acknowledge(session(reader), &told, &[]);
+    }
+    assert_eq!(place.change(session(0), 7, &[3]).len(), 0, "nobody has it");
+}
+
+#[test]
 fn a_writer_that_streams_recalls_ahead() {
     let mut place = Place_::new();
     place.leases.keep(FILE, session(0), whole(0), 0);
