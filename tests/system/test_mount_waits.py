@@ -4,12 +4,14 @@ Nothing waits for longer than is promised, and no byte is wrong.
 """
 
 import itertools
+import mmap
 import os
 import shutil
 import signal
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 
 from groups import control_group
 from litmus import COHERENT, LONG, OPTIONS, RELAXED, STRICT
-from mount import Mount
+from mount import REFRESH, Mount
 from pool import MIB, Pool
 
 pytestmark = pytest.mark.both
@@ -41,7 +43,8 @@ KINDS = {
     "lock": (31, 32, 33),
     "statfs": (17, 3),
 }
-SIZE = 3
+SIZE, READ, WRITE, DROP = 3, 15, 16, 63
+PAGE = 4096
 KIND_NUMBERS = 64
 MODES = (STRICT, COHERENT, RELAXED)
 # Whose requests are delayed, and when.
@@ -51,6 +54,8 @@ MOMENTS = ("before", "after")
 # longer but for the delays of its own requests.
 BOUND_MILLIS = 5_000
 REQUESTS_PER_CALL_MAX = 40
+# What begins now is in its delay when this is over.
+MOMENT_SECONDS = 0.15
 # What a run may take beyond its time, its bound and the end of its calls.
 MORE_SECONDS = 60.0
 
@@ -197,6 +202,91 @@ def test_a_read_goes_to_the_end_whatever_is_dropped_while_it_asks_for_that(
             pair.set_free()
             assert len(read) == size, turn
             assert read[-100:] == b"x" * 100, turn
+
+
+class Writer:
+    """A file on both mounts, and a call that writes a byte of its sixth page on the first one."""
+
+    AT = 5 * PAGE + 100
+
+    def __init__(self, pair: Pair, place: str, stack: ExitStack) -> None:
+        self.pair = pair
+        self.path, self.other_path = (mount / place / "file" for mount in pair.mounts)
+        self.path.write_bytes(bytes(8 * PAGE))
+        self.file = stack.enter_context(self.path.open("r+b", buffering=0)).fileno()
+        self.other = stack.enter_context(self.other_path.open("r+b", buffering=0)).fileno()
+        self.view = stack.enter_context(mmap.mmap(self.file, 0))
+        stack.callback(pair.set_free)
+        for file in (self.file, self.other):
+            assert not any(os.pread(file, 8 * PAGE, 0))
+
+    def begin(self, millis: int) -> threading.Thread:
+        """Begin the call: its byte is in the kernel's page at once, and in the pool when it was delayed."""
+        self.pair.delays[0].set({WRITE: (millis, 0)})
+        writes = threading.Thread(target=os.pwrite, args=(self.file, b"1", self.AT))
+        writes.start()
+        time.sleep(MOMENT_SECONDS)
+        return writes
+
+    def check(self) -> None:
+        """Whoever reads finds the byte, also when the page was written back."""
+        assert os.pread(self.file, 1, self.AT) == b"1"
+        self.view[self.AT + 100] = 2
+        self.view.flush()
+        os.getxattr(self.other_path, REFRESH)
+        assert os.pread(self.other, 101, self.AT) == b"1" + bytes(99) + b"\2"
+
+
+# SEMANTICS 114.1, 116
+@pytest.mark.parametrize("mode", [COHERENT, RELAXED])
+def test_a_write_stays_whatever_an_open_drops_while_it_is_under_way(
+    pairs: dict[str, Pair], place: str, mode: str
+) -> None:
+    """A kernel drops pages behind the answer to an open: when it comes to them, a later write may be under way."""
+    with ExitStack() as stack:
+        writer = Writer(pairs[mode], place, stack)
+        # Another version of the file: the next open drops its pages.
+        assert os.pwrite(writer.other, b"x", 0) == 1
+        os.fsync(writer.other)
+        time.sleep(MOMENT_SECONDS)
+        # The kernel waits for the first page.
+        os.posix_fadvise(writer.file, 0, PAGE, os.POSIX_FADV_DONTNEED)
+        writer.pair.delays[0].set({READ: (500, 0)})
+        reads = threading.Thread(target=os.pread, args=(writer.file, 1, 0))
+        reads.start()
+        time.sleep(MOMENT_SECONDS)
+        opens = threading.Thread(target=lambda: stack.callback(os.close, os.open(writer.path, os.O_RDONLY)))
+        opens.start()
+        time.sleep(MOMENT_SECONDS)
+        assert os.pwrite(writer.file, b"0", 7 * PAGE) == 1
+        writes = writer.begin(1_200)
+        opens.join()
+        reads.join()
+        # What is read now is in the page when the write is in the pool.
+        os.pread(writer.file, 1, writer.AT)
+        writes.join()
+        writer.pair.set_free()
+        writer.check()
+
+
+# SEMANTICS 114.1, 116
+@pytest.mark.parametrize("mode", [COHERENT, RELAXED])
+def test_a_write_stays_however_late_its_pages_are_dropped_that_were_read_meanwhile(
+    pairs: dict[str, Pair], place: str, mode: str
+) -> None:
+    with ExitStack() as stack:
+        writer = Writer(pairs[mode], place, stack)
+        writes = writer.begin(600)
+        # Somebody else's write into the page: it is dropped, and read again without the first one's byte.
+        assert os.pwrite(writer.other, b"o", writer.AT + 50) == 1
+        time.sleep(MOMENT_SECONDS)
+        os.pread(writer.file, 1, writer.AT)
+        writer.view[writer.AT + 200] = 3
+        writer.pair.delays[0].set({DROP: (1_000, 0)})
+        writes.join()
+        writer.pair.set_free()
+        assert os.pwrite(writer.other, bytes(1), writer.AT + 50) == 1
+        writer.check()
 
 
 # SEMANTICS 141

@@ -9,7 +9,7 @@ use ramlace_wire::chunk::Sought;
 use crate::files::unsupported;
 use crate::handles::OpenFile;
 use crate::mounted::PoolFileSystem;
-use crate::pages::{Pages, Request};
+use crate::pages::{Pages, Request, Suspect};
 use crate::users::credentials;
 
 /// A read for pages is done so often at most when their leases end meanwhile.
@@ -37,7 +37,7 @@ pub(crate) struct Read {
 pub(crate) struct Written {
     pub(crate) bytes: usize,
     /// The kernel may have older bytes in pages of this range.
-    pub(crate) suspect: Option<ByteRange>,
+    pub(crate) suspect: Option<Suspect>,
     /// It is under way until it is answered.
     pub(crate) request: Option<Request>,
 }
@@ -50,17 +50,17 @@ impl Written {
 }
 
 impl PoolFileSystem {
-    /// Bytes for a program, or for the kernel's pages.
+    /// Bytes for a program, or for the kernel's pages, which it has asked for by a request of this number.
     pub(crate) fn read(
         &self,
         number: u64,
         range: ByteRange,
         buffer: &mut [u8],
-        for_pages: bool,
+        for_pages: Option<u64>,
     ) -> Result<Read> {
         let open = self.handles.get(number)?;
-        open.settle(&self.versions);
-        if open.handed && for_pages {
+        open.settle(&self.versions, &self.handles);
+        if open.handed && for_pages.is_some() {
             // `splice` fills pages also where the kernel was told to keep none, and would show them after newer stores.
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -70,11 +70,11 @@ impl PoolFileSystem {
         self.lost_stores.check(open.file.inode(), range)?;
         let wanted = buffer.len();
         let buffer = &mut buffer[..self.below_end(&open.file, range)];
-        if !for_pages {
+        let Some(unique) = for_pages else {
             let bytes = open.file.read_at(buffer, range.start)?;
             return Ok(Read { bytes, drops_pages_of: None });
-        }
-        let read = self.read_current_pages(&open, buffer, range)?;
+        };
+        let read = self.read_current_pages(&open, buffer, range, unique)?;
         if read.bytes == 0 && wanted > rustix::param::page_size() {
             // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
             // takes the place of such an answer for the end, and of several that come out of order the wrong
@@ -104,15 +104,21 @@ impl PoolFileSystem {
 
     /// Bytes for the kernel's pages that are on a lease still: a read may have waited for one server so long that another has given this
     /// mount up, and lets others change what it had answered.
-    fn read_current_pages(&self, open: &OpenFile, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
+    fn read_current_pages(
+        &self,
+        open: &OpenFile,
+        buffer: &mut [u8],
+        range: ByteRange,
+        unique: u64,
+    ) -> Result<KeptRead> {
         let OpenFile { file, mode, .. } = open;
         let mut repeated = false;
         let mut turn = 0;
         loop {
             let ended = self.pages.leases_ended(file.inode());
             let read = match mode {
-                Mode::Strict => self.read_pages_strictly(file, buffer, range)?,
-                Mode::Coherent | Mode::Relaxed => self.read_pages(file, buffer, range)?,
+                Mode::Strict => self.read_pages_strictly(file, buffer, range, unique)?,
+                Mode::Coherent | Mode::Relaxed => self.read_pages(file, buffer, range, unique)?,
             };
             repeated |= read.repeated;
             turn += 1;
@@ -128,9 +134,10 @@ impl PoolFileSystem {
 
     /// Bytes for the kernel's pages. Where programs may store into them they get their memory now, as on tmpfs: the error
     /// for want of it is the fault's (`SIGBUS`), and what is stored can always be written back.
-    fn read_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
+    fn read_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange, unique: u64) -> Result<KeptRead> {
         let inode = file.inode();
-        let _reading = self.pages.begin_read(inode, file.layout(), range);
+        let unique = self.handles.is_written_here(inode).then_some(unique);
+        let _reading = self.pages.begin_read(inode, file.layout(), range, unique);
         let mut repeated = false;
         if !self.may_be_stored_into(file) || !self.handles.may_store_into_holes(inode, range.end) {
             let read = file.read_keeping(buffer, range.start)?;
@@ -156,9 +163,12 @@ impl PoolFileSystem {
         offset: u64,
         bytes: &[u8],
         flags: WriteFlags,
-        caller: Caller,
+        (unique, caller): (u64, Caller),
     ) -> Result<Written> {
         let open = self.handles.get(number)?;
+        if !flags.cached {
+            open.settle(&self.versions, &self.handles);
+        }
         if flags.kill_set_id {
             self.drop_set_id(&open.file, caller)?;
         }
@@ -177,7 +187,7 @@ impl PoolFileSystem {
             // Where the kernel keeps no pages of what this descriptor writes, nobody's are kept by it.
             let written = match open.append || open.handed || open.mode == Mode::Strict {
                 true => open.file.write_at(bytes, offset).map(Written::plainly),
-                false => self.write_through(&open.file, offset, bytes),
+                false => self.write_through(&open.file, offset, bytes, unique),
             }?;
             self.lost_stores.end(inode, range_of(offset, written.bytes));
             return Ok(written);
@@ -219,7 +229,7 @@ impl PoolFileSystem {
     }
 
     /// Bytes that the kernel has in its pages as well.
-    fn write_through(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<Written> {
+    fn write_through(&self, file: &File, offset: u64, bytes: &[u8], unique: u64) -> Result<Written> {
         let inode = file.inode();
         let range = range_of(offset, bytes.len());
         let request = self.pages.begin_through(inode, range);
@@ -235,15 +245,22 @@ impl PoolFileSystem {
             self.pages.left_out_is_written(inode, &request);
         }
         let written = written?;
-        let suspect = self.pages.wrote_through(inode, file.layout(), range).then_some(range);
+        let suspect = self.pages.wrote_through(inode, file.layout(), range, unique);
         Ok(Written { bytes: written, suspect, request: Some(request) })
     }
 
     /// Bytes for the kernel's pages. Programs may store into those of a file that is open for writing here; from an open for writing
     /// on all others are dropped.
-    fn read_pages_strictly(&self, file: &File, buffer: &mut [u8], range: ByteRange) -> Result<KeptRead> {
+    fn read_pages_strictly(
+        &self,
+        file: &File,
+        buffer: &mut [u8],
+        range: ByteRange,
+        unique: u64,
+    ) -> Result<KeptRead> {
         let inode = file.inode();
-        let _reading = self.pages.begin_read(inode, file.layout(), range);
+        let unique = self.handles.is_written_here(inode).then_some(unique);
+        let _reading = self.pages.begin_read(inode, file.layout(), range, unique);
         if !self.may_be_stored_into(file) {
             self.versions.note_bare_pages(inode);
         }
@@ -289,7 +306,7 @@ impl PoolFileSystem {
     /// `fsync`, `msync` and `close`: the kernel has written its pages back; everybody sees them, and the home hears of the time.
     pub(crate) fn publish(&self, number: u64) -> Result<()> {
         let open = self.handles.get(number)?;
-        open.settle(&self.versions);
+        open.settle(&self.versions, &self.handles);
         if open.handed {
             self.handed.publish(open.file.inode())?;
         }
@@ -316,7 +333,7 @@ impl PoolFileSystem {
                 return;
             }
         };
-        open.settle(&self.versions);
+        open.settle(&self.versions, &self.handles);
         let handed = open.handed;
         let seek = move |written: Result<()>| {
             match written.and_then(|()| open.file.seek(offset, sought)) {

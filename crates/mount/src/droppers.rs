@@ -12,8 +12,8 @@ use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Mode;
 
 use crate::modes::Modes;
-use crate::pages::{Pages, WHOLE};
-use crate::recalls::{Drops, Effect, For, Wanted};
+use crate::pages::{Pages, Suspect, WHOLE};
+use crate::recalls::{Drops, Effect, For, HOLDER_WAITS_MILLIS_MAX, WAITING_MILLIS_MAX, Wanted};
 use crate::strict::StrictReads;
 
 /// Threads that begin at once when a server has a new life.
@@ -103,9 +103,21 @@ impl Droppers {
         self.shared.want([(Wanted { inode, parts: vec![range] }, For::Nobody)]);
     }
 
-    /// Drops pages, and goes on when they are gone, or after a while: the kernel may hold them until then.
-    pub(crate) fn drop_then(&self, inode: InodeId, range: ByteRange, then: Then) {
-        self.shared.want([(Wanted { inode, parts: vec![range] }, For::Waiting(then))]);
+    /// Drops the pages of a write, and goes on when they are gone, or after a while where the kernel may hold one until then: the last one.
+    pub(crate) fn drop_then(&self, inode: InodeId, Suspect { range, unlocked }: Suspect, then: Then) {
+        let drop_of = move |part| Wanted { inode, parts: vec![part] };
+        if unlocked {
+            return self.shared.want([(drop_of(range), For::Waiting(then, WAITING_MILLIS_MAX))]);
+        }
+        let (before, last) = last_page_of(range);
+        if before.is_empty() {
+            return self.shared.want([(drop_of(last), For::Waiting(then, HOLDER_WAITS_MILLIS_MAX))]);
+        }
+        let shared = self.shared.clone();
+        let behind: Then = Box::new(move || {
+            shared.want([(drop_of(last), For::Waiting(then, HOLDER_WAITS_MILLIS_MAX))]);
+        });
+        self.shared.want([(drop_of(before), For::Waiting(behind, WAITING_MILLIS_MAX))]);
     }
 
     /// Drops all pages soon: the session has ended, and its leases with it.
@@ -322,4 +334,11 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+}
+
+/// What of a range lies before its last page, and what is in that.
+fn last_page_of(range: ByteRange) -> (ByteRange, ByteRange) {
+    let page = rustix::param::page_size() as u64;
+    let start = (range.end.saturating_sub(1) / page * page).max(range.start);
+    (ByteRange { end: start, ..range }, ByteRange { start, ..range })
 }

@@ -135,7 +135,6 @@ impl PoolFileSystem {
         // seen here before it is seen elsewhere.
         let direct_io = append || ((handed || mode == Mode::Strict) && rights_of(flags).write);
         let open = OpenFile::new(file, append, handed, mode, version, &self.write_errors);
-        let others_write = self.handles.is_written_here(attributes.inode);
         let number = self.handles.add(open, attributes, since);
         if rights_of(flags).write {
             // What is kept of it is not what it will be when it is closed.
@@ -146,10 +145,8 @@ impl PoolFileSystem {
         let keep = !self.modes.note(attributes.inode, mode) && keep;
         // Pages that came from holes have no memory, and nobody would ask for it before a store.
         let keep = keep && !(rights_of(flags).write && self.versions.has_bare_pages(attributes.inode));
-        if !keep && others_write {
-            // The kernel drops them, perhaps while a program is writing.
-            self.pages.drop_begins(attributes.inode);
-            self.pages.drop_is_over(attributes.inode);
+        if !keep {
+            self.handles.get(number)?.drops_pages(self.pages.drop_by_open(attributes.inode));
         }
         Ok((number, OpenFlags { keep_cache: keep, direct_io, passthrough, ..OpenFlags::default() }))
     }

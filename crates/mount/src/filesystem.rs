@@ -236,12 +236,14 @@ impl PoolFileSystem {
                 // Until its answer has left.
                 let is_strict = for_pages && self.modes.of(inode) == Mode::Strict;
                 let _reading = is_strict.then(|| self.strict.begin(inode, range));
+                let for_pages = for_pages.then_some(request.unique);
                 self.handle_read(request.scratch, reply, handle, range, for_pages);
             }
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
                 let append = flags & libc::O_APPEND as u32 != 0;
                 let flags = WriteFlags { cached, append, kill_set_id: kill_suid };
-                let written = self.write(inode, handle, offset, data, flags, request.caller);
+                let asked = (request.unique, request.caller);
+                let written = self.write(inode, handle, offset, data, flags, asked);
                 self.answer_write(reply, inode, written);
             }
             Operation::Fsync { handle, .. } => {
@@ -277,7 +279,7 @@ impl PoolFileSystem {
         reply: Reply,
         handle: u64,
         range: ByteRange,
-        for_pages: bool,
+        for_pages: Option<u64>,
     ) {
         let buffer = scratch.bytes(range.length() as usize);
         match self.read(handle, range, buffer, for_pages) {
@@ -299,14 +301,14 @@ impl PoolFileSystem {
                 drop(request);
                 reply.written(bytes as u32);
             }
-            Ok(Written { bytes, suspect: Some(range), request }) => {
+            Ok(Written { bytes, suspect: Some(suspect), request }) => {
                 let pages = self.pages.clone();
                 let then = Box::new(move || {
                     pages.settle(inode);
                     drop(request);
                     reply.written(bytes as u32);
                 });
-                self.droppers.drop_then(inode, range, then);
+                self.droppers.drop_then(inode, suspect, then);
             }
             Err(error) => _ = reply.error(error.errno()),
         }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::File;
-use ramlace_sync::RwLock;
+use ramlace_sync::{Mutex, RwLock};
 use ramlace_wire::{Attributes, Mode};
 
+use crate::pages::DropByOpen;
 use crate::versions::{Version, Versions};
 use crate::write_errors::{Heard, WriteErrors};
 
@@ -31,6 +32,8 @@ pub(crate) struct OpenFile {
     opened_in: Version,
     /// The program has its descriptor, and the kernel has dropped older pages: [`Versions`] know it.
     settled: AtomicBool,
+    /// The kernel may be dropping pages until then.
+    dropping: Mutex<Option<DropByOpen>>,
     /// Failed write-backs that this descriptor has told of.
     pub(crate) errors_heard: Heard,
     /// Those that an unlock by it has told of. What an unlock tells, `fsync` and `close` tell all the same.
@@ -53,18 +56,30 @@ impl OpenFile {
             mode,
             opened_in,
             settled: AtomicBool::new(false),
+            dropping: Mutex::default(),
             errors_heard: errors.begin(),
             errors_unlocks_heard: errors.begin(),
         }
     }
 
+    /// The kernel drops pages when it hears of this open, perhaps while a program is writing.
+    pub(crate) fn drops_pages(&self, dropping: DropByOpen) {
+        *self.dropping.lock() = Some(dropping);
+    }
+
     /// The descriptor is used, so its open is over. Not to be called for a write of the kernel's own, which
     /// guesses a descriptor.
-    pub(crate) fn settle(&self, versions: &Versions) {
+    pub(crate) fn settle(&self, versions: &Versions, handles: &Handles) {
         if !self.settled.swap(true, Ordering::Relaxed) {
-            versions.learn(self.file.inode(), self.opened_in);
-            if self.file.rights().write {
-                versions.bare_pages_are_gone(self.file.inode());
+            let (inode, writes) = (self.file.inode(), self.file.rights().write);
+            versions.learn(inode, self.opened_in);
+            if writes {
+                versions.bare_pages_are_gone(inode);
+            }
+            match self.dropping.lock().take() {
+                // Writes that were under way meanwhile are of descriptors that are open still.
+                Some(dropping) if handles.writers_of(inode) <= usize::from(writes) => dropping.end_unseen(),
+                dropping => drop(dropping),
             }
         }
     }
@@ -222,6 +237,11 @@ impl Handles {
     /// Whether programs here may store into pages up to this byte of an inode, and perhaps not all of them have memory.
     pub(crate) fn may_store_into_holes(&self, inode: InodeId, end: u64) -> bool {
         self.written(inode).is_some_and(|written| end > written.whole_to)
+    }
+
+    /// How often this mount has the inode open for writing.
+    fn writers_of(&self, inode: InodeId) -> usize {
+        self.table.read().writers.get(&inode).map_or(0, |written| written.opens)
     }
 
     /// Whether this mount has the inode open for writing: then its newest times are known here alone.

@@ -61,7 +61,7 @@ impl PoolFileSystem {
     /// Has the kernel write these bytes back, and answers when everybody sees them.
     fn publish_part(&self, inode: InodeId, number: u64, part: ByteRange, reply: Reply) {
         let opened = self.handles.get(number).and_then(|open| {
-            open.settle(&self.versions);
+            open.settle(&self.versions, &self.handles);
             if open.handed {
                 self.handed.publish(inode)?;
             }

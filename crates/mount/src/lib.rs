@@ -37,6 +37,7 @@ mod mounted;
 mod names;
 mod nodes;
 mod pages;
+mod reads;
 mod recalls;
 mod refresh;
 mod removed;

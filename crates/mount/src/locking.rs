@@ -59,7 +59,7 @@ impl PoolFileSystem {
                 return;
             }
         };
-        file.settle(&self.versions);
+        file.settle(&self.versions, &self.handles);
         let publishes =
             file.mode == Mode::Relaxed && !file.handed && self.handles.is_written_here(holder.inode);
         if publishes && self.locks.may_give_away(holder) {

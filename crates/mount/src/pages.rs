@@ -17,10 +17,9 @@ use ramlace_client::RecallsMade;
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Layout;
 
+use crate::reads::Reads;
 use crate::under_way::{Kind, LeftOut, UnderWay};
 
-/// Ranges that were read lately are noted one by one up to so many.
-const READS_MAX: usize = 16;
 /// A range of a lane is dropped exactly in so many parts of the file, and else as one.
 const PARTS_MAX: u64 = 16;
 
@@ -53,11 +52,48 @@ struct File {
     /// Drops that were over when the last write through pages was answered.
     drops_met: u64,
     /// What was read since, as far as a drop may have come before.
-    read: Vec<ByteRange>,
+    read: Reads,
     /// What write-backs have recalled from others, and nobody has waited for.
     made: RecallsMade,
     /// How often all leases on one of its lanes have ended.
     leases_ended: u64,
+}
+
+/// The kernel may have older bytes in pages of this write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    pub(crate) range: ByteRange,
+    /// It holds none of them until the write is answered.
+    pub(crate) unlocked: bool,
+}
+
+/// A drop that goes on in the kernel, until this is dropped.
+pub(crate) struct DropByOpen {
+    pages: Arc<Pages>,
+    inode: InodeId,
+    is_void: bool,
+}
+
+impl DropByOpen {
+    /// It is over, and nobody can have begun a write before that is not answered: it took nothing that counts.
+    pub(crate) fn end_unseen(mut self) {
+        self.is_void = true;
+    }
+}
+
+impl Drop for DropByOpen {
+    fn drop(&mut self) {
+        if !self.is_void {
+            return self.pages.drop_is_over(self.inode);
+        }
+        let mut table = self.pages.lock();
+        if let Some(file) = table.files.get_mut(&self.inode) {
+            file.drops_begun = file.drops_begun.saturating_sub(1).max(file.drops_over);
+            if file.is_blank() {
+                table.files.remove(&self.inode);
+            }
+        }
+    }
 }
 
 /// A request that is under way, until it is dropped.
@@ -80,18 +116,19 @@ impl Drop for Request {
 }
 
 impl Pages {
-    /// Bytes are about to be read into pages.
+    /// Bytes are about to be read into pages, by a request of the kernel (`unique`: where programs may write the file).
     pub(crate) fn begin_read(
         self: &Arc<Pages>,
         inode: InodeId,
         layout: &Layout,
         range: ByteRange,
+        unique: Option<u64>,
     ) -> Request {
         let (request, mut table) = self.begin(inode, Kind::Read, range);
         let file = table.files.entry(inode).or_default();
         file.layout.get_or_insert(*layout);
         if file.may_have_been_dropped() {
-            note(&mut file.read, range);
+            file.read.note(range, unique);
         }
         request
     }
@@ -120,7 +157,7 @@ impl Pages {
         let mut table = self.await_none(table, inode, Kind::LeftOut, range, request.number);
         let file = table.files.entry(inode).or_default();
         let File { under_way, drops_begun, drops_met, read, .. } = file;
-        let is_suspect = |part| drops_begun != drops_met && meets(read, part);
+        let is_suspect = |part| drops_begun != drops_met && read.meet(part);
         let parts = under_way.leave_out(offset, bytes, is_suspect);
         (request, parts)
     }
@@ -185,7 +222,13 @@ impl Pages {
 
     /// A write through pages is about to be answered: whether these pages are to be dropped, because there may be older
     /// bytes in them. All that were being read meanwhile are there then.
-    pub(crate) fn wrote_through(&self, inode: InodeId, layout: &Layout, range: ByteRange) -> bool {
+    pub(crate) fn wrote_through(
+        &self,
+        inode: InodeId,
+        layout: &Layout,
+        range: ByteRange,
+        unique: u64,
+    ) -> Option<Suspect> {
         let mut table = self.lock();
         let before = table.requests + 1;
         let file = table.files.entry(inode).or_default();
@@ -196,8 +239,8 @@ impl Pages {
         } else {
             file.settle();
         }
-        drop(table);
-        suspect
+        let file = table.files.get(&inode).filter(|_| suspect)?;
+        Some(Suspect { range, unlocked: file.read.show_unlocked(range, unique) })
     }
 
     /// A write through pages is answered only now, when they were dropped.
@@ -211,6 +254,12 @@ impl Pages {
         if let Some(file) = self.lock().files.get_mut(&inode) {
             file.drops_begun += 1;
         }
+    }
+
+    /// The kernel drops a file's pages by itself when it has heard the answer to an open, until the program has its descriptor.
+    pub(crate) fn drop_by_open(self: &Arc<Pages>, inode: InodeId) -> DropByOpen {
+        self.lock().files.entry(inode).or_default().drops_begun += 1;
+        DropByOpen { pages: self.clone(), inode, is_void: false }
     }
 
     pub(crate) fn drop_is_over(&self, inode: InodeId) {
@@ -287,32 +336,19 @@ impl File {
 
     /// Whether these pages were dropped and read again, as far as is known, since the last write through pages was answered.
     fn is_suspect(&self, range: ByteRange) -> bool {
-        self.may_have_been_dropped() && meets(&self.read, range)
+        self.may_have_been_dropped() && self.read.meet(range)
+    }
+
+    /// The kernel has read and written nothing of it, and is not about to.
+    fn is_blank(&self) -> bool {
+        let counts = [self.drops_begun, self.drops_over, self.leases_ended];
+        self.layout.is_none() && self.under_way.is_empty() && self.made.is_empty() && counts == [0; 3]
     }
 
     fn settle(&mut self) {
         self.drops_met = self.drops_over;
         self.read.clear();
     }
-}
-
-/// Notes one range more: the last two as one when there are too many.
-fn note(ranges: &mut Vec<ByteRange>, range: ByteRange) {
-    let is_full = ranges.len() >= READS_MAX;
-    match ranges.last_mut() {
-        Some(last) if is_full || ranges_touch(*last, range) => {
-            *last = ByteRange { start: last.start.min(range.start), end: last.end.max(range.end) };
-        }
-        _ => ranges.push(range),
-    }
-}
-
-fn meets(ranges: &[ByteRange], range: ByteRange) -> bool {
-    ranges.iter().any(|other| !other.intersection(range).is_empty())
-}
-
-fn ranges_touch(one: ByteRange, other: ByteRange) -> bool {
-    one.start <= other.end && other.start <= one.end
 }
 
 /// The parts of the file that a range of a lane is.
@@ -367,7 +403,7 @@ mod tests {
 
     /// A write of a page; whether it has to be dropped.
     fn write(pages: &Arc<Pages>, at: u64) -> bool {
-        let suspect = pages.wrote_through(FILE, &layout(1), page(at));
+        let suspect = pages.wrote_through(FILE, &layout(1), page(at), 1).is_some();
         if suspect {
             pages.settle(FILE);
         }
@@ -375,7 +411,7 @@ mod tests {
     }
 
     fn read(pages: &Arc<Pages>, at: u64) {
-        drop(pages.begin_read(FILE, &layout(1), page(at)));
+        drop(pages.begin_read(FILE, &layout(1), page(at), Some(1)));
     }
 
     fn back(pages: &Arc<Pages>, at: u64) -> (Request, Vec<ByteRange>) {
@@ -423,16 +459,23 @@ mod tests {
         assert!(!write(&pages, 0));
     }
 
+    // SEMANTICS 116
     #[test]
-    fn many_reads_are_noted_as_fewer_longer_ones() {
+    fn pages_are_suspect_until_the_drop_of_an_open_is_over_and_from_then_on_where_others_write() {
         let pages = Arc::new(Pages::default());
         read(&pages, 0);
-        dropped(&pages);
-        for at in 0..100 {
-            read(&pages, 2 * at);
-        }
-        assert!(pages.lock().files[&FILE].read.len() <= READS_MAX);
-        assert!(write(&pages, 198), "the last one");
+        let opened = pages.drop_by_open(FILE);
+        assert!(!write(&pages, 0), "it was not read since");
+        drop(opened);
+        read(&pages, 0);
+        assert!(write(&pages, 0), "the drop may have come behind the last answer");
+        let opened = pages.drop_by_open(FILE);
+        read(&pages, 0);
+        opened.end_unseen();
+        assert!(!write(&pages, 0), "nobody wrote meanwhile");
+        pages.forget(FILE);
+        pages.drop_by_open(FILE).end_unseen();
+        assert!(pages.all().is_empty(), "nothing to remember");
     }
 
     #[test]
@@ -469,7 +512,7 @@ mod tests {
         let pages = Arc::new(Pages::default());
         assert_eq!(pages.parts(FILE, Some(2), page(1)), [WHOLE]);
         assert_eq!(pages.parts(FILE, None, page(0)), [page(0)]);
-        drop(pages.begin_read(FILE, &layout(2), page(0)));
+        drop(pages.begin_read(FILE, &layout(2), page(0), Some(1)));
         assert_eq!(pages.parts(FILE, Some(1), page(0)), [page(16)]);
         assert_eq!(pages.all(), [FILE]);
         pages.forget(FILE);
@@ -497,7 +540,12 @@ mod tests {
         read(&pages, 0);
         assert_eq!(back(&pages, 0).1, [range(0, 100), range(200, PAGE)]);
         assert_eq!(back(&pages, 1).1, [page(1)]);
-        assert!(pages.wrote_through(FILE, &layout(1), middle));
+        let suspect = Suspect { range: middle, unlocked: false };
+        assert_eq!(
+            pages.wrote_through(FILE, &layout(1), middle, 2),
+            Some(suspect),
+            "the page was read before"
+        );
         drop(write);
         assert_eq!(back(&pages, 0).1, [page(0)]);
     }

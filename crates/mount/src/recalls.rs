@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use ramlace_base::{ByteRange, InodeId, ServerId};
+use ramlace_base::{ByteRange, InodeId, ServerId, limits};
 
 use self::job::{Job, Late, RestDrop};
 use crate::pages::WHOLE;
@@ -36,9 +36,11 @@ const FREE_DROPS_PER_FILE_MAX: usize = 16;
 const FREE_THREADS_MAX: usize = 32;
 /// A drop that takes longer than this waits for a request.
 const LATE_MILLIS: u64 = 20;
-/// Whoever waits for a drop himself goes on after so long. Few of them hold the pages: a machine with much to do takes longer than usual to
-/// drop them, and a write that is answered before may show its program the bytes of before.
-const WAITING_MILLIS_MAX: u64 = 250;
+/// Whoever may hold the pages itself waits for a drop for so long. Few of them do: a machine with much to do takes longer than usual to
+/// drop them, and a write that is answered before may show its program the bytes of before, and write them back.
+pub(crate) const HOLDER_WAITS_MILLIS_MAX: u64 = 250;
+/// Whoever surely holds none of them waits for what reads and writes them back, which has a time of its own: so long.
+pub(crate) const WAITING_MILLIS_MAX: u64 = limits::DATA_RECALL_WRITING_MILLIS;
 /// When to look at what is of no interest until it begins, or is over.
 const NEVER: u64 = u64::MAX;
 
@@ -47,8 +49,8 @@ const NEVER: u64 = u64::MAX;
 pub(crate) enum For<T> {
     /// A server has recalled them.
     Server(ServerId, u64),
-    /// Somebody goes on when they are gone, or after a while: he may hold them himself.
-    Waiting(T),
+    /// Somebody goes on when they are gone, or after so many milliseconds.
+    Waiting(T, u64),
     /// They are the part of another drop that no request holds.
     Rest(u64),
     /// A server waits until all is dropped that was kept before this life of it.
@@ -131,7 +133,7 @@ impl<T> Drops<T> {
     /// while it is not over is the same.
     pub(crate) fn add(&mut self, drop: Wanted, whom: For<T>, now: u64) -> Option<Effect<T>> {
         if self.waiting.len() >= DROPS_MAX {
-            return if let For::Waiting(who) = whom { Some(Effect::Go(who)) } else { None };
+            return if let For::Waiting(who, _) = whom { Some(Effect::Go(who)) } else { None };
         }
         if let For::Server(server, number) = whom
             && !self.recalled.insert((server, number))
@@ -143,7 +145,7 @@ impl<T> Drops<T> {
             return None;
         }
         let look_at = match whom {
-            For::Waiting(_) => now + WAITING_MILLIS_MAX,
+            For::Waiting(_, millis) => now + millis,
             For::Server(..) => now + LATE_MILLIS,
             For::Rest(_) | For::Life(..) | For::Nobody => NEVER,
         };
@@ -289,7 +291,7 @@ impl<T> Drops<T> {
                 self.recalled.remove(&(server, number));
                 dropped.then_some(Effect::Done(server, number))
             }
-            For::Waiting(who) => Some(Effect::Go(who)),
+            For::Waiting(who, _) => Some(Effect::Go(who)),
             For::Rest(whole) => {
                 if let Some(whole) = self.jobs.get_mut(&whole) {
                     whole.rest.drops.retain(|rest| rest.id != id);
@@ -380,7 +382,7 @@ impl<T> Drops<T> {
                 job.is_late = true;
             }
             match job.whom.take() {
-                Some(For::Waiting(who)) => effects.push(Effect::Go(who)),
+                Some(For::Waiting(who, _)) => effects.push(Effect::Go(who)),
                 Some(For::Server(server, number)) => {
                     job.whom = Some(For::Server(server, number));
                     match job.is_held_up(now, &held) {

@@ -105,6 +105,10 @@ impl UnderWay {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
     /// Whether one of a kind that began before `number` touches the same pages.
     pub(crate) fn has(&self, kind: Kind, range: ByteRange, before: u64) -> bool {
         self.of(kind).any(|(number, of)| number < before && share_a_page(of, range))
@@ -146,7 +150,7 @@ fn share_a_page(one: ByteRange, other: ByteRange) -> bool {
 }
 
 /// The pages that have bytes of a range.
-fn whole_pages(range: ByteRange) -> ByteRange {
+pub(crate) fn whole_pages(range: ByteRange) -> ByteRange {
     let page = rustix::param::page_size() as u64;
     let end = range.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
     ByteRange { start: range.start / page * page, end }

@@ -255,13 +255,13 @@ fn a_relaxed_file_s_recalls_are_told_at_once_and_those_of_others_when_they_are_l
 #[test]
 fn whoever_waits_goes_on_when_they_are_dropped_or_after_a_while() {
     let mut drops = Drops::new();
-    drops.add(page(FILE, 1), For::Waiting("first"), 0);
-    drops.add(page(FILE, 2), For::Waiting("second"), 5);
+    drops.add(page(FILE, 1), For::Waiting("first", HOLDER_WAITS_MILLIS_MAX), 0);
+    drops.add(page(FILE, 2), For::Waiting("second", HOLDER_WAITS_MILLIS_MAX), 5);
     let (first, _) = drops.next(0).unwrap();
     let (second, _) = drops.next(0).unwrap();
     assert_eq!(drops.over(first, true, 0), Some(Effect::Go("first")));
-    assert_eq!(drops.look(5 + WAITING_MILLIS_MAX - 1, all), []);
-    assert_eq!(drops.look(5 + WAITING_MILLIS_MAX, none), [Effect::Go("second")]);
+    assert_eq!(drops.look(5 + HOLDER_WAITS_MILLIS_MAX - 1, all), []);
+    assert_eq!(drops.look(5 + HOLDER_WAITS_MILLIS_MAX, none), [Effect::Go("second")]);
     assert_eq!((drops.look(9_999, all), drops.next_look()), (vec![], None));
     assert_eq!(drops.over(second, true, 0), None);
 }
@@ -430,7 +430,10 @@ fn too_many_drops_are_refused_and_hold_nobody_up() {
     for number in 0..DROPS_MAX as u64 {
         drops.add(page(FILE, number), For::Server(HERE, number), 0);
     }
-    assert_eq!(drops.add(page(FILE, 1), For::Waiting("late"), 0), Some(Effect::Go("late")));
+    assert_eq!(
+        drops.add(page(FILE, 1), For::Waiting("late", WAITING_MILLIS_MAX), 0),
+        Some(Effect::Go("late"))
+    );
     assert_eq!(drops.add(page(FILE, 1), For::Server(HERE, u64::MAX), 0), None);
     assert_eq!(drops.jobs.len(), DROPS_MAX);
 }
