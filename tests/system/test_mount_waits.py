@@ -58,6 +58,8 @@ REQUESTS_PER_CALL_MAX = 40
 MOMENT_SECONDS = 0.15
 # What a run may take beyond its time, its bound and the end of its calls.
 MORE_SECONDS = 60.0
+# What the calls' threads need by themselves, and a little for pages.
+GROUP_BYTES = 24 * MIB
 
 
 class Delays:
@@ -306,12 +308,24 @@ def test_nor_where_more_calls_wait_than_a_mount_has_threads(
 @pytest.mark.long
 @pytest.mark.needs_root
 @pytest.mark.parametrize("mode", MODES)
-def test_nor_where_memory_is_short(pairs: dict[str, Pair], program: Path, place: str, mode: str) -> None:
-    enter = 'echo $$ > "$0" && exec "$@"'
+def test_nor_where_memory_is_short(
+    pairs: dict[str, Pair], program: Path, place: str, mode: str, tmp_path: Path
+) -> None:
+    # Another program of the group reads more than there is room for, as long as the calls are made.
+    more = '{ while kill -0 $$; do cat "$large"; done > /dev/null 2>&1 & }'
+    enter = f'echo $$ > "$0" && large=$1 && shift && {more} && exec "$@"'
+    large = tmp_path / "large"
+    large.write_bytes(os.urandom(2 * GROUP_BYTES))
     for kind in ("read", "write-back", "drop"):
+        with large.open("r+b") as file:
+            os.fsync(file.fileno())
+            # Whoever reads it takes the memory for it.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         with ExitStack() as stack:
-            group = stack.enter_context(control_group(3 * MIB))
+            group = stack.enter_context(control_group(GROUP_BYTES))
             pairs[mode].delay(kind, "both", "before", 20)
-            said = run(program, pairs[mode], place, 2_000, 60_000, 2, "sh", "-c", enter, str(group.processes))
-            print(f"waits | {mode} | {kind} | little memory, short: {group.was_short()} |\n{said}")
+            words = ("sh", "-c", enter, str(group.processes), str(large))
+            said = run(program, pairs[mode], place, 2_000, 60_000, 2, *words)
+            print(f"waits | {mode} | {kind} | little memory |\n{said}")
             assert group.killed() == 0
+            assert group.was_short(), "the group had room for everything, and the test shows nothing"
