@@ -8,24 +8,25 @@ const PAUSE_MILLIS_MIN: u64 = 1;
 const PAUSE_MILLIS_MAX: u64 = 20;
 
 /// Growing pauses up to a deadline.
-pub(crate) struct Backoff {
+pub struct Backoff {
     deadline: Instant,
     pause: Duration,
 }
 
 impl Backoff {
-    pub(crate) fn new(deadline: Instant) -> Backoff {
+    /// No pause was made yet.
+    pub fn new(deadline: Instant) -> Backoff {
         Backoff { deadline, pause: Duration::from_millis(PAUSE_MILLIS_MIN) }
     }
 
     /// Whether there is no time for another attempt before a deadline.
-    pub(crate) fn is_over(now: Instant, deadline: Instant) -> bool {
+    pub fn is_over(now: Instant, deadline: Instant) -> bool {
         now + Duration::from_millis(PAUSE_MILLIS_MAX) >= deadline
     }
 
     /// The pause before the next attempt, if there is time for one. `share` of it, a half to the whole, is taken: two clients that
     /// are in each other's way do not come again at the same moment.
-    fn next(&mut self, now: Instant, share: f32) -> Option<Duration> {
+    pub fn next(&mut self, now: Instant, share: f32) -> Option<Duration> {
         let pause = self.pause;
         (now + pause < self.deadline).then(|| {
             self.pause = (pause * 2).min(Duration::from_millis(PAUSE_MILLIS_MAX));

@@ -27,6 +27,8 @@ mod list;
 mod listening;
 mod names;
 mod pool;
+#[doc(hidden)]
+pub mod pure;
 #[cfg(test)]
 mod scratch;
 mod session;

@@ -35,7 +35,7 @@ const PAUSE_OF_WAITS: Duration = Duration::from_millis(100);
 /// After so many failures it is asked whether the server was forgotten, where nobody waits, who would ask at once.
 const FAILURES_PER_LOOK: u32 = 4;
 
-/// The servers that a thread listens to.
+/// The servers that a thread listens to. Order of the locks: this one, then that of the session's waits.
 #[derive(Default)]
 pub(crate) struct Listening {
     servers: Mutex<HashSet<ServerId>>,

@@ -64,6 +64,9 @@ pub(crate) trait OnSession: Send + Sync {
 
 /// One process's session: who it is, its connections and its map. What it means for files, locks and kernels is
 /// the matter of who stands on it. Connections are made when they are needed.
+///
+/// Order of its locks: `beginning`, `map`, `servers`, then those of one server ([`lines`]). Of these only `beginning`, and the connection of a server's
+/// heart, are held while a request is under way. Those of `sequences`, `outbox`, `behind` and `heart` are taken alone.
 pub(crate) struct Session {
     pub(crate) settings: Arc<Settings>,
     id: SessionId,

@@ -31,7 +31,8 @@ pub(crate) struct GateState {
     removed: bool,
 }
 
-/// All open inodes of one session.
+/// All open inodes of one session. Order of the locks: a gate's `state`, which is held while its home is asked, and then the table of gates,
+/// for a moment: who looks for a gate has let go of the table before waiting at it.
 #[derive(Default)]
 pub(crate) struct Inodes {
     gates: Mutex<HashMap<InodeId, Arc<Gate>>>,

@@ -31,6 +31,7 @@ pub(crate) struct Renewals {
     servers: Mutex<HashMap<ServerId, Arc<Standing>>>,
 }
 
+/// Order of the locks: `state`, then `heard`, and that for a moment: who hears of recalls waits for no question.
 #[derive(Default)]
 struct Standing {
     /// Held while the server is asked: who comes meanwhile has the same answer.
@@ -39,8 +40,8 @@ struct Standing {
 }
 
 /// What a server's recalls have told.
-#[derive(Clone, Copy)]
-struct Heard {
+#[derive(Clone, Copy, Debug)]
+pub struct Heard {
     /// The life that told it, the map by which it was asked, and since when both are known.
     life: u64,
     epoch: Epoch,
@@ -49,8 +50,9 @@ struct Heard {
     number: u64,
 }
 
-#[derive(Default)]
-struct State {
+/// What is known of one server's renewals. Pure: the time is handed in.
+#[derive(Debug, Default)]
+pub struct State {
     /// By which map the server was asked: by another one it has other slots.
     epoch: Epoch,
     /// What it has said of itself.
@@ -61,7 +63,7 @@ struct State {
 }
 
 /// In which life, how often leases had been taken from this session, and when that was heard first.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Said {
     life: u64,
     taken: u64,
@@ -83,39 +85,72 @@ impl Renewals {
     ) -> Option<Renewed> {
         let standing = self.of(server);
         let mut state = if wait { standing.state.lock() } else { standing.state.try_lock()? };
-        if state.epoch != epoch {
-            *state = State { epoch, ..State::default() };
-        }
         let now = Instant::now();
-        if let Some(renewed) = state.renewed.filter(|renewed| now < renewed.asked + SHARED) {
-            return Some(renewed);
-        }
-        if state.failed.is_some_and(|failed| now < failed + PAUSE) {
-            return None;
+        if let Some(known) = state.before_asking(epoch, now) {
+            return known;
         }
         let told = ask(now);
         let heard = *standing.heard.lock();
-        state.renewed = told.ok().and_then(|told| state.renew(told, heard, now));
-        state.failed = state.renewed.is_none().then(Instant::now);
-        state.renewed
+        state.answered(told.ok(), heard, now, Instant::now())
     }
 
     /// What a server's life has recalled up to this number is done; `None`: that is no news.
     pub(crate) fn heard(&self, server: ServerId, (life, epoch): (u64, Epoch), number: Option<u64>) {
         let standing = self.of(server);
         let mut heard = standing.heard.lock();
-        let before = heard.filter(|heard| heard.life == life);
+        *heard = Some(Heard::after(*heard, (life, epoch), number, Instant::now()));
+    }
+}
+
+impl Heard {
+    /// What was heard before, and that a server's life has recalled up to this number, which is done.
+    pub fn after(
+        before: Option<Heard>,
+        (life, epoch): (u64, Epoch),
+        number: Option<u64>,
+        now: Instant,
+    ) -> Heard {
+        let before = before.filter(|heard| heard.life == life);
         let done = before.map_or(0, |before| before.number);
         // By another map it has other slots, and what is leased of them it may never have given.
         let same = before.filter(|before| before.epoch == epoch);
-        let since = same.map_or_else(Instant::now, |same| same.since);
-        *heard = Some(Heard { life, epoch, since, number: number.unwrap_or(done) });
+        Heard { life, epoch, since: same.map_or(now, |same| same.since), number: number.unwrap_or(done) }
     }
 }
 
 impl State {
+    /// What is known without a question to the server; `None`: it is to be asked.
+    pub fn before_asking(&mut self, epoch: Epoch, now: Instant) -> Option<Option<Renewed>> {
+        if self.epoch != epoch {
+            *self = State { epoch, ..State::default() };
+        }
+        if let Some(renewed) = self.renewed.filter(|renewed| now < renewed.asked + SHARED) {
+            return Some(Some(renewed));
+        }
+        self.failed.is_some_and(|failed| now < failed + PAUSE).then_some(None)
+    }
+
+    /// What came of a question that left at `asked`.
+    pub fn answered(
+        &mut self,
+        told: Option<LeasesRenewed>,
+        heard: Option<Heard>,
+        asked: Instant,
+        now: Instant,
+    ) -> Option<Renewed> {
+        self.renewed = told.and_then(|told| self.renew(told, heard, asked, now));
+        self.failed = self.renewed.is_none().then_some(now);
+        self.renewed
+    }
+
     /// Takes in an answer to a question of that moment.
-    fn renew(&mut self, told: LeasesRenewed, heard: Option<Heard>, asked: Instant) -> Option<Renewed> {
+    fn renew(
+        &mut self,
+        told: LeasesRenewed,
+        heard: Option<Heard>,
+        asked: Instant,
+        now: Instant,
+    ) -> Option<Renewed> {
         let heard = heard.filter(|heard| heard.life == told.life);
         if !told.renewed || told.newest > heard.map_or(0, |heard| heard.number) {
             return None;
@@ -126,7 +161,7 @@ impl State {
             // It has never taken any.
             (_, Some(heard)) if taken == 0 && heard.epoch == self.epoch => heard.since,
             // What it gave before it may have taken since.
-            _ => Instant::now(),
+            _ => now,
         };
         self.said = Some(Said { life, taken, since });
         Some(Renewed { since, asked })
@@ -148,14 +183,20 @@ mod tests {
         let since = asked - Duration::from_secs(1);
         let heard = Some(Heard { life: 5, epoch: Epoch(0), since, number: 0 });
         let by_another_map = Some(Heard { life: 5, epoch: Epoch(1), since, number: 0 });
-        assert!(State::default().renew(told(5, 0, 0), by_another_map, asked).unwrap().since >= asked);
-        assert_eq!(state.renew(told(5, 0, 0), heard, asked).unwrap(), Renewed { since, asked });
-        let taken = state.renew(told(5, 1, 0), heard, asked).unwrap();
+        assert!(
+            State::default().renew(told(5, 0, 0), by_another_map, asked, Instant::now()).unwrap().since
+                >= asked
+        );
+        assert_eq!(
+            state.renew(told(5, 0, 0), heard, asked, Instant::now()).unwrap(),
+            Renewed { since, asked }
+        );
+        let taken = state.renew(told(5, 1, 0), heard, asked, Instant::now()).unwrap();
         assert!(taken.since >= asked);
-        assert_eq!(state.renew(told(5, 1, 0), heard, asked).unwrap().since, taken.since);
-        let another_life = state.renew(told(6, 0, 0), heard, asked).unwrap();
+        assert_eq!(state.renew(told(5, 1, 0), heard, asked, Instant::now()).unwrap().since, taken.since);
+        let another_life = state.renew(told(6, 0, 0), heard, asked, Instant::now()).unwrap();
         assert!(another_life.since > taken.since, "nothing was heard of this life yet");
-        assert_eq!(state.renew(LeasesRenewed::default(), heard, asked), None);
+        assert_eq!(state.renew(LeasesRenewed::default(), heard, asked, Instant::now()), None);
     }
 
     // SEMANTICS 138.2
@@ -164,7 +205,7 @@ mod tests {
         let (renewals, server, asked) = (Renewals::default(), ServerId(1), Instant::now());
         let renew = |newest| {
             let heard = *renewals.of(server).heard.lock();
-            State::default().renew(told(5, 0, newest), heard, asked).is_some()
+            State::default().renew(told(5, 0, newest), heard, asked, Instant::now()).is_some()
         };
         assert!(renew(0) && !renew(3));
         renewals.heard(server, (5, Epoch(1)), Some(2));

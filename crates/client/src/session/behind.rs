@@ -59,7 +59,8 @@ const OF_HOMES: [Kind; 3] = [Kind::WatchChange, Kind::NoteChange, Kind::ChangeCe
 /// What looks into other slots of the server that is asked.
 const LOOK_ROUND: [Kind; 2] = [Kind::Walk, Kind::GetPartitions];
 
-/// What a session has promised, for the threads that promise and those that send.
+/// What a session has promised, for the threads that promise and those that send. None of its locks is held while another is taken, or while a
+/// message is under way.
 #[derive(Default)]
 pub(crate) struct Behind {
     /// As many slots as something is known of: none, where nothing is ever promised.

@@ -73,6 +73,9 @@ impl Link {
 }
 
 /// One server of the pool, as this client talks to it.
+///
+/// Order of its locks: `control` before any other, of the session too, for it is held while a heartbeat is under way; another server's is only tried
+/// then. `lines`, `entry` and `listened` are held for a moment, with none inside.
 pub(crate) struct Server {
     pub(crate) id: ServerId,
     entry: RwLock<Arc<ServerEntry>>,

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{Error, ErrorKind, Result, Slot};
+use ramlace_base::{Result, Slot};
 use ramlace_wire::namespace::{GiveUp, GivenUp};
 use ramlace_wire::{Request, Shows};
 
 use crate::hearers::Doubt;
 use crate::session::Session;
 use crate::session::owed::{Heard, Message, Subject};
-use crate::session::retry::is_unheard;
+use crate::session::retry::{is_in_doubt, is_unheard};
 use crate::session::sequences::{Kept, Ticket};
 
 impl Session {
@@ -26,8 +26,7 @@ impl Session {
         answer: Result<T>,
     ) -> Result<T> {
         let of_lane = R::KIND.row().shows == Shows::Bytes;
-        let in_doubt = |error: &Error| error.kind() == ErrorKind::TimedOut || lost && is_unheard(error);
-        if !of_lane && answer.as_ref().is_err_and(in_doubt) && !self.is_ended() {
+        if !of_lane && answer.as_ref().is_err_and(|error| is_in_doubt(error, lost)) && !self.is_ended() {
             self.doubts(ticket.slot(), Doubt::Begins);
             let kept = ticket.keep();
             // What goes beyond the limit stays open, and in doubt, until the session ends.

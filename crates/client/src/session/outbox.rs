@@ -16,7 +16,7 @@ struct State {
     telling: HashMap<Subject, Arc<Telling>>,
 }
 
-/// What a session owes.
+/// What a session owes. Its lock and that of a [`Telling`] are never held together, and no message is sent with one of them.
 #[derive(Default)]
 pub(crate) struct Outbox {
     /// As many messages as there are: nearly always none.

@@ -19,7 +19,7 @@ use crate::session::sequences::Kept;
 
 /// What is owed is told so much later: what is owed meanwhile goes in the same round. Times of written files reach their homes after so
 /// long at the latest (`docs/records/generations.md`).
-pub(crate) const ROUND_MILLIS: u64 = 1_000;
+pub const ROUND_MILLIS: u64 = 1_000;
 /// The longest pause after a home that did not hear: heartbeats come as often.
 const PAUSE_MILLIS_MAX: u64 = limits::HEARTBEAT_MILLIS;
 /// Departures from barriers that a slot has yet to hear of; what is beyond ends with the session.
@@ -30,8 +30,9 @@ const LOCKS_MAX: usize = limits::LOCKS_PER_SESSION_MAX as usize;
 const SIGNS_MAX: usize = 3;
 
 /// Who is to hear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Home {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Home {
+    /// Whoever has this slot.
     Slot(Slot),
     /// A server, whatever its slots.
     Server(ServerId),
@@ -39,7 +40,7 @@ pub(crate) enum Home {
 
 /// What messages are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Subject {
+pub enum Subject {
     /// Changes that were not answered in time.
     GivenUp(Slot),
     /// The locks of a file.
@@ -58,7 +59,7 @@ pub(crate) enum Subject {
 
 /// A message that is owed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub enum Message {
     /// A change is given up: what has not met it by then is not done any more.
     GiveUp(Kept),
     /// A wait for a lock is given up; should it have been granted, it is unlocked.
@@ -81,7 +82,7 @@ pub(crate) enum Message {
 
 /// What became of a message that its home did not miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub enum Heard {
     /// It was told, or nobody is to hear it any more.
     Yes,
     /// It is for the next round: another thread has what it is about.
@@ -98,7 +99,8 @@ impl fmt::Display for Home {
 }
 
 impl Message {
-    pub(crate) fn subject(&self) -> Subject {
+    /// What it is about.
+    pub fn subject(&self) -> Subject {
         match self {
             Message::GiveUp(kept) => Subject::GivenUp(kept.slot),
             Message::CancelLock(request) | Message::Unlock(request) => Subject::Locks(request.inode),
@@ -124,7 +126,8 @@ impl Message {
 }
 
 impl Subject {
-    pub(crate) fn home(self) -> Home {
+    /// Who hears messages about it.
+    pub fn home(self) -> Home {
         match self {
             Subject::Locks(inode) | Subject::Open(inode) | Subject::Times(inode) => Home::Slot(inode.slot()),
             Subject::GivenUp(slot) | Subject::Barriers(slot) => Home::Slot(slot),
@@ -167,7 +170,7 @@ struct Strand {
 
 /// What a thread may do about a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TakenUp {
+pub enum TakenUp {
     /// Nothing is owed.
     Nothing,
     /// Another thread tells it.
@@ -178,7 +181,7 @@ pub(crate) enum TakenUp {
 
 /// What came of a message that is owed from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owes {
+pub enum Owes {
     /// There are as many of its kind as may be: it is dropped.
     TooMuch,
     /// It waits for its turn.
@@ -189,9 +192,9 @@ pub(crate) enum Owes {
 
 /// Everything that is owed.
 #[derive(Default)]
-pub(crate) struct Owed {
+pub struct Owed {
     strands: HashMap<Subject, Strand>,
-    homes: HashMap<Home, Queue>,
+    homes: BTreeMap<Home, Queue>,
     /// Homes that are not silent.
     order: BTreeMap<Place, Home>,
     /// Messages and turns have numbers of one row, so that a round ends.
@@ -201,12 +204,12 @@ pub(crate) struct Owed {
 
 impl Owed {
     /// As many messages as there are.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.count
     }
 
     /// How many each home has yet to hear. What is a question is no message that anybody misses.
-    pub(crate) fn by_home(&self) -> HashMap<Home, usize> {
+    pub fn by_home(&self) -> HashMap<Home, usize> {
         let mut counts = HashMap::new();
         let told = |subject: &Subject| !matches!(subject, Subject::Cycle(_));
         for (subject, strand) in self.strands.iter().filter(|(subject, _)| told(subject)) {
@@ -217,16 +220,17 @@ impl Owed {
     }
 
     /// When somebody has to be told next.
-    pub(crate) fn wake_at(&self) -> Option<Instant> {
+    pub fn wake_at(&self) -> Option<Instant> {
         self.order.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// A round begins: what has an earlier number is told in it.
-    pub(crate) fn begin_round(&mut self) -> u64 {
+    pub fn begin_round(&mut self) -> u64 {
         self.number()
     }
 
-    pub(crate) fn owe(&mut self, message: Message, now: Instant) -> Owes {
+    /// A message is owed from now on, and told when it is time.
+    pub fn owe(&mut self, message: Message, now: Instant) -> Owes {
         let subject = message.subject();
         let number = self.number();
         let strand = match self.strands.entry(subject) {
@@ -257,7 +261,7 @@ impl Owed {
     }
 
     /// Takes up whatever is to be told next in a round that began with this number; homes that are `silent` wait for a sign of life.
-    pub(crate) fn take_up_next(
+    pub fn take_up_next(
         &mut self,
         round: u64,
         now: Instant,
@@ -282,7 +286,7 @@ impl Owed {
     }
 
     /// Takes up a subject out of its turn.
-    pub(crate) fn take_up(&mut self, subject: Subject) -> TakenUp {
+    pub fn take_up(&mut self, subject: Subject) -> TakenUp {
         match self.strands.get_mut(&subject) {
             None => TakenUp::Nothing,
             Some(strand) if strand.being_told => TakenUp::ByAnother,
@@ -294,19 +298,19 @@ impl Owed {
     }
 
     /// The message that is to be told about a subject that is taken up. `round`: unless it came after that began.
-    pub(crate) fn next_of(&self, subject: Subject, round: Option<u64>) -> Option<Message> {
+    pub fn next_of(&self, subject: Subject, round: Option<u64>) -> Option<Message> {
         let (number, message) = self.strands.get(&subject)?.messages.front()?;
         round.is_none_or(|round| *number < round).then(|| message.clone())
     }
 
     /// That message was heard, or nobody is to hear it any more.
-    pub(crate) fn told(&mut self, subject: Subject) {
+    pub fn told(&mut self, subject: Subject) {
         let front = self.strands.get_mut(&subject).and_then(|strand| strand.messages.pop_front());
         self.count -= usize::from(front.is_some());
     }
 
     /// Who has taken a subject up is done with it. `unheard`: its home did not hear.
-    pub(crate) fn put_down(&mut self, subject: Subject, unheard: bool, now: Instant) {
+    pub fn put_down(&mut self, subject: Subject, unheard: bool, now: Instant) {
         let home = subject.home();
         let turn = self.number();
         let (Some(strand), Some(queue)) = (self.strands.get_mut(&subject), self.homes.get_mut(&home)) else {
@@ -331,7 +335,7 @@ impl Owed {
     }
 
     /// Servers have shown signs of life: homes that were silent are looked at again.
-    pub(crate) fn hear_of_life(&mut self, now: Instant) {
+    pub fn hear_of_life(&mut self, now: Instant) {
         let silent: Vec<Home> =
             self.homes.iter().filter(|(_, queue)| queue.place.is_none()).map(|(home, _)| *home).collect();
         silent.into_iter().for_each(|home| self.place(home, Some(now)));

@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 
 /// What to do when a server answers Retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnRetry {
+pub enum OnRetry {
     /// Ask again after a pause.
     Repeat,
     /// Tell the caller: what it believes of the file is outdated.
@@ -20,32 +20,34 @@ pub(crate) enum OnRetry {
 
 /// Why a request has no reply, as far as the rule asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
-    pub(crate) kind: ErrorKind,
+pub struct Failed {
+    /// What its sender is told.
+    pub kind: ErrorKind,
     /// The server said so itself; else the answer was lost.
-    pub(crate) told: bool,
+    pub told: bool,
     /// Nobody listens there, or shows a sign of life.
-    pub(crate) refused_or_silent: bool,
+    pub refused_or_silent: bool,
     /// A newer map came with it.
-    pub(crate) brings_map: bool,
+    pub brings_map: bool,
 }
 
 /// What makes another attempt promising.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Remedy {
+pub struct Remedy {
     /// The server's idle connections are of its last life, and it counts as failing.
-    pub(crate) drops_lines: bool,
+    pub drops_lines: bool,
     /// The server has to show a sign of life before it is asked anything else.
-    pub(crate) gives_up: bool,
+    pub gives_up: bool,
     /// Who is asked for a newer map: the slot may have gone to another server, or its server may have come back elsewhere.
-    pub(crate) looks: Option<Look>,
+    pub looks: Option<Look>,
     /// The server is asked whether it meant the session.
-    pub(crate) confirms: bool,
+    pub confirms: bool,
 }
 
 /// Who is asked for a newer map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub enum Look {
+    /// Every server.
     Anybody,
     /// The server that failed would not answer.
     AnybodyElse,
@@ -53,7 +55,7 @@ pub(crate) enum Look {
 
 impl Failed {
     /// What is done before anything is decided.
-    pub(crate) fn remedy(self, now: Instant, deadline: Instant) -> Remedy {
+    pub fn remedy(self, now: Instant, deadline: Instant) -> Remedy {
         let lost = !self.told;
         let looks = match self.kind {
             ErrorKind::Redirect(Redirect::Moved) if !self.brings_map => Some(Look::Anybody),
@@ -70,7 +72,7 @@ impl Failed {
     }
 
     /// What becomes of the request then; `same_map`: no newer one was found.
-    pub(crate) fn verdict(self, on_retry: OnRetry, same_map: bool) -> Verdict {
+    pub fn verdict(self, on_retry: OnRetry, same_map: bool) -> Verdict {
         match self.kind {
             ErrorKind::Retry if on_retry == OnRetry::Tell => Verdict::Outdated,
             ErrorKind::HostDown if self.refused_or_silent && !self.told && same_map => Verdict::Over,
@@ -84,7 +86,7 @@ impl Failed {
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// It is sent again after a pause.
     Again,
     /// It is sent again, by the same number, if there is another permit than the one that was refused: the pool's secret has changed.
@@ -97,26 +99,26 @@ pub(crate) enum Verdict {
 
 impl Verdict {
     /// Whether what belongs to the same operation is not begun any more: it would fail as well, or has to be sent otherwise.
-    pub(crate) fn stops_others(self) -> bool {
+    pub fn stops_others(self) -> bool {
         matches!(self, Verdict::Over | Verdict::ByAnotherPermit)
     }
 }
 
 /// A failure after all that can be done about it was done.
 #[derive(Clone, Debug)]
-pub(crate) struct Judged {
-    pub(crate) error: Error,
-    pub(crate) verdict: Verdict,
+pub struct Judged {
+    pub error: Error,
+    pub verdict: Verdict,
 }
 
 impl Judged {
     /// Nothing was sent, and nothing speaks against sending it.
-    pub(crate) fn not_sent() -> Judged {
+    pub fn not_sent() -> Judged {
         Judged { error: Error::new(ErrorKind::HostDown, "it was not sent"), verdict: Verdict::Again }
     }
 
     /// Of several requests that were sent together: the failure that decides for all that are not done.
-    pub(crate) fn deciding<'a>(all: impl Iterator<Item = &'a Judged>) -> Option<&'a Judged> {
+    pub fn deciding<'a>(all: impl Iterator<Item = &'a Judged>) -> Option<&'a Judged> {
         all.min_by_key(|judged| match judged.verdict {
             Verdict::Outdated => 0,
             Verdict::Over | Verdict::ByAnotherPermit => 1,
@@ -127,14 +129,14 @@ impl Judged {
 
 /// What becomes of a question to one server, which no other could answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum VerdictOfOne {
+pub enum VerdictOfOne {
     AfterPause,
     AtOnce,
     Over,
 }
 
 /// Its idle connections may all be of its last life: the second silence counts. `silences`: those before this one.
-pub(crate) fn verdict_of_one(kind: ErrorKind, silences: u32) -> VerdictOfOne {
+pub fn verdict_of_one(kind: ErrorKind, silences: u32) -> VerdictOfOne {
     match kind {
         ErrorKind::Retry => VerdictOfOne::AfterPause,
         ErrorKind::HostDown if silences == 0 => VerdictOfOne::AtOnce,
@@ -143,15 +145,20 @@ pub(crate) fn verdict_of_one(kind: ErrorKind, silences: u32) -> VerdictOfOne {
 }
 
 /// Whether the home may not have heard.
-pub(crate) fn is_unheard(error: &Error) -> bool {
+pub fn is_unheard(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved)
     )
 }
 
+/// Whether a change that ended so may be done yet, and is to be given up; `lost`: an answer to it was.
+pub fn is_in_doubt(error: &Error, lost: bool) -> bool {
+    error.kind() == ErrorKind::TimedOut || lost && is_unheard(error)
+}
+
 /// Whether a change may have been done, or may be done yet, though its caller hears of an error.
-pub(crate) fn is_unanswered(error: &Error) -> bool {
+pub fn is_unanswered(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
 }
 

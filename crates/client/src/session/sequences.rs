@@ -44,13 +44,13 @@ impl Waiting {
 
 /// All mutations of one session.
 #[derive(Default)]
-pub(crate) struct Sequences {
+pub struct Sequences {
     waiting: Mutex<Waiting>,
     answered: Condvar,
 }
 
 /// The number of one mutation, until it is answered or given up.
-pub(crate) struct Ticket<'a> {
+pub struct Ticket<'a> {
     sequences: &'a Sequences,
     slot: Slot,
     sequence: u64,
@@ -59,20 +59,22 @@ pub(crate) struct Ticket<'a> {
 /// The number of a mutation that is over for its caller, but not for its slot: it counts as unanswered until it is
 /// released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
-    pub(crate) slot: Slot,
-    pub(crate) sequence: Sequence,
+pub struct Kept {
+    /// Where it is not over.
+    pub slot: Slot,
+    /// It.
+    pub sequence: Sequence,
 }
 
 impl Sequences {
     /// A number for a mutation in `slot`, when the slot's window has room.
-    pub(crate) fn try_take(&self, slot: Slot) -> Option<Ticket<'_>> {
+    pub fn try_take(&self, slot: Slot) -> Option<Ticket<'_>> {
         let sequence = self.lock().try_take(slot)?;
         Some(Ticket { sequences: self, slot, sequence })
     }
 
     /// A number for a mutation in `slot`; waits until older ones are answered.
-    pub(crate) fn take(&self, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
+    pub fn take(&self, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
         let mut waiting = self.lock();
         loop {
             if let Some(sequence) = waiting.try_take(slot) {
@@ -95,18 +97,18 @@ impl Sequences {
     }
 
     /// The same beyond the window: for what is to make room in it.
-    pub(crate) fn take_beyond(&self, slot: Slot) -> Ticket<'_> {
+    pub fn take_beyond(&self, slot: Slot) -> Ticket<'_> {
         let sequence = self.lock().push(slot);
         Ticket { sequences: self, slot, sequence }
     }
 
     /// How far behind a mutation that was kept the oldest one lies that still waits in the same slot.
-    pub(crate) fn outstanding_of(&self, kept: Kept) -> u32 {
+    pub fn outstanding_of(&self, kept: Kept) -> u32 {
         self.lock().outstanding(kept.slot, kept.sequence.0)
     }
 
     /// A mutation that was kept is over.
-    pub(crate) fn release(&self, kept: Kept) {
+    pub fn release(&self, kept: Kept) {
         drop(Ticket { sequences: self, slot: kept.slot, sequence: kept.sequence.0 });
     }
 
@@ -116,23 +118,25 @@ impl Sequences {
 }
 
 impl Ticket<'_> {
-    pub(crate) fn sequence(&self) -> Sequence {
+    /// The number.
+    pub fn sequence(&self) -> Sequence {
         Sequence(self.sequence)
     }
 
-    pub(crate) fn slot(&self) -> Slot {
+    /// Where the mutation is asked for.
+    pub fn slot(&self) -> Slot {
         self.slot
     }
 
     /// Keeps the number when the caller goes.
-    pub(crate) fn keep(self) -> Kept {
+    pub fn keep(self) -> Kept {
         let kept = Kept { slot: self.slot, sequence: self.sequence() };
         std::mem::forget(self);
         kept
     }
 
     /// How far behind this mutation the oldest one lies that still waits in the same slot.
-    pub(crate) fn outstanding(&self) -> u32 {
+    pub fn outstanding(&self) -> u32 {
         self.sequences.lock().outstanding(self.slot, self.sequence)
     }
 }
