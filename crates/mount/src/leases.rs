@@ -12,32 +12,25 @@
 //! other.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, Slot, limits};
-use ramlace_client::{Doubt, Raw, Renewed};
+use ramlace_client::{Doubt, Raw};
 use ramlace_fuse::Notifier;
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
 use ramlace_wire::namespace::EntryLeased;
 
-use crate::kept::{Kept, Named};
+use crate::believed::{Asked, State, Subject, kept_attributes, kept_name};
+use crate::kept::Named;
 use crate::told::Told;
 
 /// How long attributes are believed where each walk asks for each name, and so for what it leads to: for the checks of
 /// rights on the way (the kernel rounds up to a tick).
 const ONE_WALK: Duration = Duration::from_millis(1);
-/// Recalls that are remembered for questions under way, at most.
-const MARKS_MAX: usize = 4_096;
 /// Pause before the kernel is told again of an inode that it does not know yet.
 const PAUSE: Duration = Duration::from_micros(500);
-
-/// A lease of which so much is left is renewed when it is used.
-const RENEWED_WITH: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
-
-type Subject = (InodeId, Leased);
 
 /// What this mount has done with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,22 +72,6 @@ impl Believed {
     pub(crate) const NOT: Believed = Believed { name: Duration::ZERO, attributes: Duration::ZERO };
 }
 
-/// A question that is about to leave.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    at: Instant,
-    marks: u64,
-    /// Whose request it is for.
-    thread: u32,
-}
-
-impl Asked {
-    /// For what was leased by answers to both.
-    pub(crate) fn earlier(self, other: Asked) -> Asked {
-        Asked { at: self.at.min(other.at), marks: self.marks.min(other.marks), ..self }
-    }
-}
-
 thread_local! {
     /// Whose request this worker handles.
     static ASKER: Cell<u32> = const { Cell::new(0) };
@@ -107,35 +84,6 @@ pub(crate) struct Leases {
     /// Names are believed: the kernel has epochs, and all programs are one user's.
     pub(crate) names: bool,
     state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Grows with each mark.
-    marks: u64,
-    /// What was recalled, or changed here, last: answers to older questions are not believed.
-    marked: HashMap<Subject, u64>,
-    /// Marks up to this one are forgotten.
-    forgotten: u64,
-    /// What the kernel may believe at most until when: it counts a lifetime from when it takes the answer in, and in
-    /// whole ticks, so the margin that servers wait counts here, too.
-    given: HashMap<Subject, Given>,
-    /// How many entries that lead to an inode the kernel was told, or is being told, and has not forgotten.
-    lookups: HashMap<InodeId, i64>,
-    /// What the kernel may ask for once more.
-    kept: Kept,
-    /// Slots in which something of this mount's may be done yet, and how much.
-    doubted: HashMap<Slot, usize>,
-}
-
-/// What the kernel was told by a lease.
-struct Given {
-    /// No server counts on it any more.
-    over: Instant,
-    /// The attributes say that there are extended ones.
-    xattrs: bool,
-    /// It will be known when the kernel has all answers that told it.
-    tracked: bool,
 }
 
 /// Attributes that the kernel may believe, and that are recalled when they change.
@@ -172,7 +120,7 @@ impl Leases {
 
     /// To be called before each question whose answer may bring leases.
     pub(crate) fn ask(&self) -> Asked {
-        Asked { marks: self.lock().marks, at: Instant::now(), thread: ASKER.get() }
+        self.lock().question(Instant::now(), ASKER.get())
     }
 
     /// How long an entry may be believed, whose leases were given or not. The kernel is told of it next.
@@ -247,21 +195,7 @@ impl Leases {
     }
 
     fn give(&self, asked: Asked, subject: Subject, xattrs: bool, tracked: bool) -> Option<Duration> {
-        let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
-        let over = until + Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
-        let mut state = self.lock();
-        let now = Instant::now();
-        if until <= now || !state.is_newer(asked, subject) {
-            return None;
-        }
-        if !state.has_room_for(subject, now) {
-            return None;
-        }
-        let before = state.given.remove(&subject).filter(|given| given.over > now);
-        let (over, tracked) =
-            before.map_or((over, tracked), |given| (over.max(given.over), tracked && given.tracked));
-        state.given.insert(subject, Given { over, xattrs, tracked });
-        Some(until - now)
+        self.lock().give(asked, subject, (xattrs, tracked), Instant::now())
     }
 
     /// The mount has changed these itself. The kernel knows, but an answer that is on its way may be older. To be called
@@ -349,9 +283,7 @@ impl Leases {
         let mut state = self.lock();
         let is_newer = |state: &State, inode, what| state.is_newer(asked, (inode, what));
         match told {
-            Keeping::Attributes(attributes) if is_newer(&state, attributes.inode, Leased::Attributes) => {
-                state.kept.keep_attributes(attributes, asked.at);
-            }
+            Keeping::Attributes(attributes) => state.keep_attributes(asked, attributes),
             Keeping::Name { directory, name, inode }
                 if is_newer(&state, directory, Leased::Names)
                     && is_newer(&state, directory, Leased::Attributes) =>
@@ -373,12 +305,13 @@ impl Leases {
 
     /// Attributes that are kept for the kernel, and the question that they answer, as if it had just been asked.
     pub(crate) fn kept_attributes(&self, raw: Raw<'_>, inode: InodeId) -> Option<(Attributes, Asked)> {
-        kept_attributes(&self.state, self.ask(), inode, |wait| raw.renew_leases(inode, wait))
+        kept_attributes(&self.state, self.ask(), inode, |wait| raw.renew_leases(inode, wait), Instant::now)
     }
 
     /// The same of where a name leads.
     pub(crate) fn kept_name(&self, raw: Raw<'_>, directory: InodeId, name: &[u8]) -> Option<(Named, Asked)> {
-        kept_name(&self.state, self.ask(), (directory, name), |wait| raw.renew_leases(directory, wait))
+        let renew = |wait| raw.renew_leases(directory, wait);
+        kept_name(&self.state, self.ask(), (directory, name), renew, Instant::now)
     }
 
     /// A name moves from one directory to another, with what the kernel believes of it: that has to be leased there, too.
@@ -417,10 +350,7 @@ impl Leases {
         let given: Vec<(Subject, Instant)> = {
             let mut state = self.lock();
             let subjects = recalls.iter().map(|recall| (recall.inode, recall.what));
-            let recalled = |subject: Subject| {
-                state.kept.recall(subject.0, subject.1);
-                Some((subject, state.mark(subject)?.over))
-            };
+            let recalled = |subject: Subject| Some((subject, state.recall(subject)?));
             subjects.filter_map(recalled).collect()
         };
         self.drop_given(given);
@@ -435,13 +365,7 @@ impl Leases {
 
     /// The session has ended, and its leases with it: servers forget them when they hear of that.
     pub(crate) fn end(&self) {
-        let given = {
-            let mut state = self.lock();
-            state.forget_marks();
-            state.kept.clear();
-            state.doubted.clear();
-            state.given.drain().map(|(subject, given)| (subject, given.over)).collect()
-        };
+        let given = self.lock().end();
         self.drop_given(given);
     }
 
@@ -504,51 +428,6 @@ impl Leases {
     }
 }
 
-fn kept_attributes(
-    state: &Mutex<State>,
-    asked: Asked,
-    inode: InodeId,
-    renew: impl FnOnce(bool) -> Option<Renewed>,
-) -> Option<(Attributes, Asked)> {
-    let (attributes, at) = {
-        let state = state.lock();
-        let (attributes, at) = state.kept.attributes(inode)?;
-        (attributes.clone(), at)
-    };
-    let asked = renewed(Asked { at, ..asked }, renew)?;
-    // What was recalled before the renewal may have been kept when this looked.
-    state.lock().is_newer(asked, (inode, Leased::Attributes)).then_some((attributes, asked))
-}
-
-fn kept_name(
-    state: &Mutex<State>,
-    asked: Asked,
-    (directory, name): (InodeId, &[u8]),
-    renew: impl FnOnce(bool) -> Option<Renewed>,
-) -> Option<(Named, Asked)> {
-    let (named, at) = state.lock().kept.name(directory, name)?;
-    let asked = renewed(Asked { at, ..asked }, renew)?;
-    let state = state.lock();
-    let is_newer = |what| state.is_newer(asked, (directory, what));
-    (is_newer(Leased::Names) && is_newer(Leased::Attributes)).then_some((named, asked))
-}
-
-/// The question for what is kept, as of its lease's last renewal: it is renewed when half of it is over. `None` where it cannot be.
-/// Nobody waits for another who renews it while it lasts.
-fn renewed(asked: Asked, renew: impl FnOnce(bool) -> Option<Renewed>) -> Option<Asked> {
-    let until = asked.at + Duration::from_millis(limits::LEASE_MILLIS);
-    let left = || until.checked_duration_since(Instant::now());
-    if left().is_some_and(|left| left > RENEWED_WITH) {
-        return Some(asked);
-    }
-    match renew(left().is_none()) {
-        Some(Renewed { since, asked: again }) if asked.at > since => {
-            Some(Asked { at: again.max(asked.at), ..asked })
-        }
-        _ => left().map(|_| asked),
-    }
-}
-
 /// A name on its way.
 #[must_use]
 #[derive(Clone, Copy)]
@@ -556,254 +435,4 @@ pub(crate) struct Moving {
     at: Instant,
     directories: Option<(InodeId, InodeId)>,
     covered: bool,
-}
-
-impl State {
-    /// Whether nothing was recalled since the question left, and nothing changes that nobody recalls.
-    fn is_newer(&self, asked: Asked, subject: Subject) -> bool {
-        asked.marks >= self.forgotten
-            && self.marked.get(&subject).is_none_or(|mark| *mark <= asked.marks)
-            && !self.doubted.contains_key(&subject.0.slot())
-    }
-
-    /// Returns what the kernel was told of a slot that is in doubt from now on.
-    fn doubt(&mut self, slot: Slot, doubt: Doubt) -> Vec<(Subject, Instant)> {
-        self.forget_marks();
-        let count = self.doubted.get(&slot).copied().unwrap_or_default();
-        let count = if doubt == Doubt::Begins { count + 1 } else { count.saturating_sub(1) };
-        if count > 0 {
-            self.doubted.insert(slot, count);
-        } else {
-            self.doubted.remove(&slot);
-        }
-        self.kept.forget_slot(slot);
-        let of_slot = self.given.extract_if(|(inode, _), _| inode.slot() == slot);
-        of_slot.map(|(subject, given)| (subject, given.over)).collect()
-    }
-
-    /// Whether one more may be given.
-    fn has_room_for(&mut self, subject: Subject, now: Instant) -> bool {
-        if self.given.len() < limits::LEASES_PER_MOUNT_MAX || self.given.contains_key(&subject) {
-            return true;
-        }
-        self.given.retain(|_, given| given.over > now);
-        self.given.len() < limits::LEASES_PER_MOUNT_MAX
-    }
-
-    /// No answer to an earlier question is believed any more.
-    fn forget_marks(&mut self) {
-        self.marks += 1;
-        self.marked.clear();
-        self.forgotten = self.marks;
-    }
-
-    fn move_name(&mut self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
-        for (directory, name) in [from, to] {
-            match self.kept.name(directory, name).map(|(named, _)| named.inode()) {
-                Some(Some(inode)) => self.outdate((inode, Leased::Attributes)),
-                Some(None) => {}
-                None => self.forget_attributes(),
-            }
-            self.kept.forget_name(directory, name);
-        }
-    }
-
-    /// Nobody knows whose attributes are others now.
-    fn forget_attributes(&mut self) {
-        self.forget_marks();
-        self.kept.forget_all_attributes();
-    }
-
-    /// Answers to earlier questions are not believed any more, and nothing is kept of them.
-    fn outdate(&mut self, subject: Subject) {
-        if self.marked.len() >= MARKS_MAX {
-            self.forget_marks();
-        }
-        self.marks += 1;
-        self.marked.insert(subject, self.marks);
-        if subject.1 == Leased::Attributes {
-            self.kept.forget_attributes(subject.0);
-        }
-    }
-
-    /// The same. What the kernel was told, also where it may not believe it any more: an answer that was held up it believes from when
-    /// it has it.
-    fn mark(&mut self, subject: Subject) -> Option<Given> {
-        self.outdate(subject);
-        self.given.remove(&subject)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use ramlace_base::{Generation, Timestamp};
-    use ramlace_wire::FileKind;
-
-    use super::*;
-
-    const FILE: Subject = (InodeId(70), Leased::Attributes);
-
-    fn question(state: &State) -> Asked {
-        Asked { at: Instant::now(), marks: state.marks, thread: 1 }
-    }
-
-    #[test]
-    fn an_answer_to_a_question_from_before_a_recall_is_not_believed() {
-        let mut state = State::default();
-        let before = question(&state);
-        assert!(state.is_newer(before, FILE));
-        assert!(state.mark(FILE).is_none(), "the kernel had nothing");
-        assert!(!state.is_newer(before, FILE));
-        assert!(state.is_newer(before, (FILE.0, Leased::Names)), "that is another lease");
-        assert!(state.is_newer(question(&state), FILE));
-    }
-
-    fn directory(size: u64) -> Attributes {
-        let now = Timestamp { nanos: 1 };
-        Attributes {
-            inode: FILE.0,
-            kind: FileKind::Directory,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            links: 2,
-            size,
-            device: 0,
-            generation: Generation::FIRST,
-            accessed: now,
-            modified: now,
-            changed: now,
-            created: now,
-            xattrs: false,
-            allocated: Some(0),
-        }
-    }
-
-    /// What is known of a directory by leases that are over: that nothing is in it, or where one name leads.
-    fn known(size: u64) -> (Mutex<State>, Instant) {
-        let (mut state, then) = (State::default(), Instant::now() - Duration::from_secs(60));
-        state.kept.keep_attributes(&directory(size), then);
-        if size > 0 {
-            state.kept.keep_name(FILE.0, b"name", Named::At(InodeId(71)), then);
-        }
-        (Mutex::new(state), then)
-    }
-
-    // SEMANTICS 138.2
-    #[test]
-    fn what_is_recalled_while_leases_are_renewed_is_not_answered() {
-        let (empty, full) = (0, 1);
-        for (size, what) in [(empty, Leased::Attributes), (full, Leased::Names), (full, Leased::Attributes)] {
-            let (state, then) = known(size);
-            let asked = question(&state.lock());
-            let renews = |_| Some(Renewed { since: then - Duration::from_secs(1), asked: Instant::now() });
-            let recalled = |_| {
-                let mut state = state.lock();
-                state.kept.recall(FILE.0, what);
-                state.mark((FILE.0, what));
-                renews(true)
-            };
-            assert!(kept_name(&state, asked, (FILE.0, b"name"), renews).is_some());
-            assert!(kept_attributes(&state, asked, FILE.0, renews).is_some());
-            if what == Leased::Attributes {
-                assert!(kept_attributes(&state, asked, FILE.0, recalled).is_none());
-            }
-            let (state, _) = known(size);
-            let recalled = |_| {
-                let mut state = state.lock();
-                state.kept.recall(FILE.0, what);
-                state.mark((FILE.0, what));
-                renews(true)
-            };
-            assert!(kept_name(&state, asked, (FILE.0, b"name"), recalled).is_none());
-        }
-    }
-
-    // SEMANTICS 138.2
-    #[test]
-    fn what_was_known_before_a_server_took_leases_is_not_renewed() {
-        let (state, then) = known(1);
-        let asked = question(&state.lock());
-        let later = |_| Some(Renewed { since: then + Duration::from_secs(1), asked: Instant::now() });
-        // Something else of the directory is known by a lease of now.
-        state.lock().kept.keep_name(FILE.0, b"other", Named::At(InodeId(72)), Instant::now());
-        assert!(kept_name(&state, asked, (FILE.0, b"other"), |_| None).is_some());
-        assert!(kept_name(&state, asked, (FILE.0, b"name"), later).is_none());
-        assert!(kept_attributes(&state, asked, FILE.0, later).is_none());
-    }
-
-    // SEMANTICS 138.3
-    #[test]
-    fn a_rename_that_may_have_done_nothing_hides_no_name() {
-        let (state, _) = known(1);
-        let mut state = state.lock();
-        state.kept.keep_attributes(&Attributes { inode: InodeId(80), ..directory(0) }, Instant::now());
-        state.move_name((FILE.0, b"name"), (InodeId(80), b"link"));
-        assert!(state.kept.name(FILE.0, b"name").is_none());
-        assert!(state.kept.name(InodeId(80), b"link").is_none());
-        assert!(state.kept.name(InodeId(80), b"other").is_none(), "it was empty before");
-    }
-
-    // SEMANTICS 138.4
-    #[test]
-    fn nothing_is_kept_or_believed_of_a_slot_in_which_something_may_be_done_yet() {
-        let (state, _) = known(1);
-        let mut state = state.lock();
-        let elsewhere = InodeId::new(Slot(9), 1);
-        state.kept.keep_attributes(&Attributes { inode: elsewhere, ..directory(0) }, Instant::now());
-        let over = Instant::now();
-        state.given.insert(FILE, Given { over, xattrs: false, tracked: true });
-        let before = question(&state);
-        assert_eq!(state.doubt(FILE.0.slot(), Doubt::Begins), [(FILE, over)], "the kernel drops it");
-        assert!(state.kept.name(FILE.0, b"name").is_none() && state.kept.attributes(FILE.0).is_none());
-        assert!(state.kept.attributes(elsewhere).is_some(), "another slot");
-        assert!(state.is_newer(question(&state), (elsewhere, Leased::Attributes)));
-        assert!(!state.is_newer(before, FILE) && !state.is_newer(question(&state), FILE));
-        state.doubt(FILE.0.slot(), Doubt::Begins);
-        state.doubt(FILE.0.slot(), Doubt::Ends);
-        let between = question(&state);
-        assert!(!state.is_newer(between, FILE), "another is not over");
-        state.doubt(FILE.0.slot(), Doubt::Ends);
-        assert!(!state.is_newer(between, FILE), "its answer may be of before");
-        assert!(state.is_newer(question(&state), FILE));
-    }
-
-    // SEMANTICS 77.2
-    #[test]
-    fn what_was_told_is_dropped_also_where_it_should_be_over() {
-        let mut state = State::default();
-        let over = Instant::now() - Duration::from_secs(1);
-        state.given.insert(FILE, Given { over, xattrs: false, tracked: true });
-        assert!(state.mark(FILE).is_some(), "the daemon may have been stopped with the answer in its hand");
-        assert!(state.mark(FILE).is_none());
-    }
-
-    // SEMANTICS 138.2
-    #[test]
-    fn nobody_waits_for_another_who_renews_while_a_lease_lasts() {
-        let (lasts, over) = (
-            Instant::now() - RENEWED_WITH - Duration::from_millis(1),
-            Instant::now() - Duration::from_secs(60),
-        );
-        let ask = |at| {
-            renewed(Asked { at, marks: 0, thread: 1 }, |wait| {
-                assert_eq!(wait, at == over);
-                None
-            })
-        };
-        assert_eq!(ask(lasts).map(|asked| asked.at), Some(lasts));
-        assert!(ask(over).is_none());
-    }
-
-    #[test]
-    fn forgotten_marks_void_whatever_was_asked_before() {
-        let mut state = State::default();
-        let before = question(&state);
-        for inode in 0..=MARKS_MAX as u64 {
-            state.mark((InodeId(100 + inode), Leased::Attributes));
-        }
-        assert!(state.marked.len() <= MARKS_MAX);
-        assert!(!state.is_newer(before, FILE));
-        assert!(state.is_newer(question(&state), FILE));
-    }
 }

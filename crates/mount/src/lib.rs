@@ -17,6 +17,9 @@
 
 mod access_lists;
 mod attributes;
+/// What a mount decides about leases, without a clock or a kernel: the simulator (`tests/sim`) has it, too.
+#[doc(hidden)]
+pub mod believed;
 mod data;
 mod directories;
 mod droppers;

@@ -10,8 +10,9 @@ use ramlace_wire::namespace::{Create, Made, MakeNode, NewMode};
 use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
 
 use crate::attributes::entry;
+use crate::believed::Asked;
 use crate::kept::Named;
-use crate::leases::{Asked, Believed, Keeping, NameChange, Offered};
+use crate::leases::{Believed, Keeping, NameChange, Offered};
 use crate::mounted::PoolFileSystem;
 
 /// Permission bits, without the file's type.
