@@ -63,6 +63,8 @@ mod permits;
 #[cfg(test)]
 mod permits_tests;
 mod process;
+#[doc(hidden)]
+pub mod pure;
 mod record;
 #[cfg(test)]
 mod record_tests;

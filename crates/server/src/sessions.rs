@@ -113,7 +113,7 @@ impl Sessions {
     }
 
     /// Number of sessions.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
 

@@ -1,21 +1,28 @@
-//! A whole pool in one thread, from one seed: the values of slots that servers run ([`ramlace_slot`]), the deliveries between
-//! them, clients that repeat what they were not answered, a network that delays, loses and repeats, and servers that
-//! die at any moment and begin again from snapshots and logs. Time is a number.
+//! Simulations, each in one thread and from one seed; time is a number. What decides is the product's own code; what drives it, and what goes wrong, is the
+//! simulator's. The same seed gives the same run.
 //!
-//! What holds: a client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that
-//! begins again is what it was; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds
-//! nothing. A [`Bug`] planted in what a server or a client owes the pure crates must be found.
+//! * [`run`]: a whole pool: the values of slots that servers run ([`ramlace_slot`]), the deliveries between them, clients that repeat what
+//!   they were not answered, a network that delays, loses and repeats, and servers that die at any moment and begin again from snapshots
+//!   and logs. A client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
+//!   what it was; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
+//! * [`run_leases`]: who believes what until when, and when sessions end.
 //!
-//! The same seed gives the same run.
+//! A bug planted in what a server or a client owes the code that decides must be found.
 #![forbid(unsafe_code)]
 
+mod agenda;
 mod client;
 mod dice;
 mod finish;
+mod leases;
 mod server;
+mod tally;
 mod world;
 
+pub use leases::{LeaseBug, LeaseTally, run_leases};
 pub use world::{Bug, World};
+
+use tally::tally;
 
 /// Runs a seed to its end; what does not hold.
 ///
@@ -27,19 +34,20 @@ pub fn run(seed: u64, bug: Bug) -> Result<Tally, String> {
     Ok(world.tally())
 }
 
-/// How much has happened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    /// Things that arrived, or that somebody's clock did.
-    pub events: u64,
-    /// Operations of clients that were answered.
-    pub answered: u64,
-    /// Messages that were lost.
-    pub lost: u64,
-    /// Messages that came twice.
-    pub repeated: u64,
-    /// Servers that died.
-    pub deaths: u64,
-    /// Records that a life has read again.
-    pub replayed: u64,
+tally! {
+    /// How much has happened.
+    Tally {
+        /// Things that arrived, or that somebody's clock did.
+        events,
+        /// Operations of clients that were answered.
+        answered,
+        /// Messages that were lost.
+        lost,
+        /// Messages that came twice.
+        repeated,
+        /// Servers that died.
+        deaths,
+        /// Records that a life has read again.
+        replayed,
+    }
 }
