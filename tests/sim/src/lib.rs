@@ -6,6 +6,7 @@
 //!   and logs. A client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
 //!   what it was; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
 //! * [`run_leases`]: who believes what until when, and when sessions end.
+//! * [`run_owing`]: what clients owe servers, and when it is told.
 //!
 //! A bug planted in what a server or a client owes the code that decides must be found.
 #![forbid(unsafe_code)]
@@ -15,11 +16,13 @@ mod client;
 mod dice;
 mod finish;
 mod leases;
+mod owing;
 mod server;
 mod tally;
 mod world;
 
 pub use leases::{LeaseBug, LeaseTally, run_leases};
+pub use owing::{OwingBug, OwingTally, run_owing};
 pub use world::{Bug, World};
 
 use tally::tally;

@@ -2,6 +2,7 @@
 //! simulations, and says what happened; with `planted` behind it, which seed finds which bug.
 
 mod leases;
+mod owing;
 mod pool;
 
 use std::fmt::Debug;
