@@ -7,11 +7,13 @@
 //!   what it was; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
 //! * [`run_leases`]: who believes what until when, and when sessions end.
 //! * [`run_owing`]: what clients owe servers, and when it is told.
+//! * [`run_calls`]: what clients repeat and give up, how long that takes, and that it has one effect or none.
 //!
 //! A bug planted in what a server or a client owes the code that decides must be found.
 #![forbid(unsafe_code)]
 
 mod agenda;
+mod calls;
 mod client;
 mod dice;
 mod finish;
@@ -21,6 +23,7 @@ mod server;
 mod tally;
 mod world;
 
+pub use calls::{CallBug, CallTally, run_calls};
 pub use leases::{LeaseBug, LeaseTally, run_leases};
 pub use owing::{OwingBug, OwingTally, run_owing};
 pub use world::{Bug, World};
