@@ -1,0 +1,274 @@
+//! What several threads do at once. Each scene is one run; whoever calls it has shuttle choose the order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Epoch, Generation, InodeId, Sequence, ServerId, Slot, Timestamp, limits};
+use ramlace_wire::leases::LeasesRenewed;
+use ramlace_wire::locks::{LockKind, LockTable, LockedFile, SetLock};
+use shuttle::thread;
+
+use crate::Mutex;
+use crate::coordination::waits::{Asked, Waits};
+use crate::names::gates::Inodes;
+use crate::names::renewals::Renewals;
+use crate::session::outbox::{Outbox, Teller};
+use crate::session::owed::{Message, Subject};
+use crate::session::places::{Places, Purpose};
+use crate::session::sequences::{Kept, Sequences};
+
+const SLOT: Slot = Slot(1);
+
+/// Nobody waits so long, where a wait has an end.
+fn late() -> Instant {
+    Instant::now() + Duration::from_secs(3_600)
+}
+
+fn all(threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().expect("a thread of a scene ends");
+    }
+}
+
+/// Threads that must not say anything new tell what a slot is owed, while more is owed: one at a time, in its order, each message once; and
+/// who comes while another tells waits for that one.
+pub fn tellers_of_one_slot() {
+    let outbox = Arc::new(Outbox::default());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let telling = Arc::new(AtomicBool::new(false));
+    let owe = |outbox: &Outbox, number| {
+        outbox.owe(Message::GiveUp(Kept { slot: SLOT, sequence: Sequence(number) }), Instant::now());
+    };
+    owe(&outbox, 1);
+    owe(&outbox, 2);
+    let tell = |outbox: &Outbox, heard: &Mutex<Vec<u64>>, telling: &AtomicBool| {
+        let subject = Subject::GivenUp(SLOT);
+        while let Some(teller) = outbox.teller(subject) {
+            match teller {
+                Teller::Me(told) => {
+                    assert!(!telling.swap(true, Ordering::SeqCst), "two tell one subject");
+                    while let Some(Message::GiveUp(kept)) = told.message(None) {
+                        heard.lock().push(kept.sequence.0);
+                        told.is_told();
+                    }
+                    telling.store(false, Ordering::SeqCst);
+                    told.end(&Ok(()), true);
+                }
+                Teller::Another(telling) => _ = telling.wait(subject.home(), late()),
+            }
+        }
+    };
+    let mut threads: Vec<_> = (0..2)
+        .map(|_| {
+            let (outbox, heard, telling) = (outbox.clone(), heard.clone(), telling.clone());
+            thread::spawn(move || tell(&outbox, &heard, &telling))
+        })
+        .collect();
+    let (own, owner_heard, owner_telling) = (outbox.clone(), heard.clone(), telling);
+    threads.push(thread::spawn(move || {
+        owe(&own, 3);
+        tell(&own, &owner_heard, &owner_telling);
+        assert!(owner_heard.lock().contains(&3), "who has told everything has told that");
+    }));
+    all(threads);
+    assert_eq!(*heard.lock(), [1, 2, 3]);
+    assert_eq!(outbox.count(), 0);
+}
+
+/// A slot's window of numbers is full: those who wait for one get it when the oldest is answered, and nobody sleeps on.
+pub fn a_full_window() {
+    let sequences = Arc::new(Sequences::default());
+    let window = limits::REPLIES_PER_SESSION_MAX as u64;
+    let mut kept: Vec<Kept> =
+        (0..window).map(|_| sequences.try_take(SLOT).expect("there is room").keep()).collect();
+    assert!(sequences.try_take(SLOT).is_none());
+    let mut threads: Vec<_> = (0..2)
+        .map(|_| {
+            let sequences = sequences.clone();
+            thread::spawn(move || drop(sequences.take(SLOT, late()).expect("the oldest is answered")))
+        })
+        .collect();
+    let answered = kept.split_off(2);
+    threads.push(thread::spawn({
+        let sequences = sequences.clone();
+        move || kept.into_iter().for_each(|kept| sequences.release(kept))
+    }));
+    all(threads);
+    answered.into_iter().for_each(|kept| sequences.release(kept));
+}
+
+/// More threads than places, as `Server::line` has them: each gets one in its turn, though one of them gives up waiting.
+pub fn more_threads_than_places() {
+    const PURPOSE: Purpose = Purpose::WritesBack;
+    let places = Arc::new(Mutex::new(Places::default()));
+    let mut taken = 0;
+    while places.lock().take(PURPOSE) {
+        taken += 1;
+    }
+    let served = Arc::new(AtomicUsize::new(0));
+    let mut threads = Vec::new();
+    for _ in 0..2 {
+        let (places, served) = (places.clone(), served.clone());
+        threads.push(thread::spawn(move || {
+            let mut of_server = places.lock();
+            if !of_server.take(PURPOSE) {
+                let waiter = of_server.wait(PURPOSE);
+                while !of_server.take_in_turn(PURPOSE, &waiter) {
+                    of_server = waiter.turn.wait(of_server);
+                }
+            }
+            drop(of_server);
+            served.fetch_add(1, Ordering::SeqCst);
+            places.lock().give_back(PURPOSE);
+        }));
+    }
+    let impatient = places.clone();
+    threads.push(thread::spawn(move || {
+        let mut of_server = impatient.lock();
+        if of_server.take(PURPOSE) {
+            return of_server.give_back(PURPOSE);
+        }
+        let waiter = of_server.wait(PURPOSE);
+        drop(of_server);
+        let mut of_server = impatient.lock();
+        if of_server.take_in_turn(PURPOSE, &waiter) {
+            of_server.give_back(PURPOSE);
+        } else {
+            of_server.leave(PURPOSE, &waiter);
+        }
+    }));
+    let owner = places.clone();
+    threads.push(thread::spawn(move || owner.lock().give_back(PURPOSE)));
+    all(threads);
+    assert_eq!(served.load(Ordering::SeqCst), 2);
+    assert_eq!(places.lock().used(), taken - 1);
+}
+
+/// One question renews all leases of a server, while its recalls are heard: nobody waits for another's lock, and a renewal counts for no
+/// recall that was not heard.
+pub fn renewals_while_recalls_are_heard() {
+    let renewals = Arc::new(Renewals::default());
+    let (server, epoch, life) = (ServerId(0), Epoch(1), 5);
+    renewals.heard(server, (life, epoch), None);
+    let newest = Arc::new(AtomicUsize::new(0));
+    let (asked, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut threads: Vec<_> = [true, true, false]
+        .into_iter()
+        .map(|waits| {
+            let (renewals, newest, asked) = (renewals.clone(), newest.clone(), asked.clone());
+            let done = done.clone();
+            thread::spawn(move || {
+                let mut told = 0;
+                let renewed = renewals.renew((server, epoch), waits, |_| {
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    thread::yield_now();
+                    told = newest.load(Ordering::SeqCst);
+                    thread::yield_now();
+                    Ok(LeasesRenewed { renewed: true, life, taken: 0, newest: told as u64 })
+                });
+                assert!(renewed.is_none() || told <= done.load(Ordering::SeqCst), "that recall is not done");
+            })
+        })
+        .collect();
+    threads.push(thread::spawn(move || {
+        newest.store(1, Ordering::SeqCst);
+        thread::yield_now();
+        done.store(1, Ordering::SeqCst);
+        renewals.heard(server, (life, epoch), Some(1));
+    }));
+    all(threads);
+    assert!(
+        asked.load(Ordering::SeqCst) <= 2,
+        "who does not wait asks nothing beside another, and one answer is for all"
+    );
+}
+
+/// Threads open and close one inode: it is open once at its home, whatever comes between a gate that leaves its table and who has just
+/// found it.
+pub fn opening_and_closing_one_inode() {
+    let inodes = Arc::new(Inodes::default());
+    let inode = InodeId::new(SLOT, 7);
+    let at_home = Arc::new(AtomicUsize::new(0));
+    let threads = (0..3)
+        .map(|_| {
+            let (inodes, at_home) = (inodes.clone(), at_home.clone());
+            thread::spawn(move || {
+                let opened = inodes.with_gate(inode, |state| {
+                    if state.files == 0 {
+                        assert_eq!(at_home.fetch_add(1, Ordering::SeqCst), 0, "its home has it open already");
+                    }
+                    thread::yield_now();
+                    state.files += 1;
+                    Ok(())
+                });
+                opened.expect("there is room");
+                let closed = inodes.with_gate(inode, |state| {
+                    state.files -= 1;
+                    thread::yield_now();
+                    if state.files == 0 {
+                        assert_eq!(at_home.fetch_sub(1, Ordering::SeqCst), 1, "its home has it open");
+                    }
+                    Ok(())
+                });
+                closed.expect("it is open");
+            })
+        })
+        .collect();
+    all(threads);
+    assert_eq!(at_home.load(Ordering::SeqCst), 0);
+    assert!(inodes.find(inode).is_none(), "nobody has it open");
+}
+
+/// A wait for a lock is asked about, granted by an event and given up at once: it has one end.
+pub fn a_wait_that_is_granted_and_given_up() {
+    let waits = Arc::new(Waits::default());
+    let ends = Arc::new(AtomicUsize::new(0));
+    let request = SetLock {
+        inode: InodeId::new(SLOT, 7),
+        table: LockTable::Fcntl,
+        owner: waits.new_owner(),
+        kind: Some(LockKind::Exclusive),
+        start: 0,
+        end: 1,
+        pid: 1,
+        wait: 0,
+        detects: false,
+    };
+    let file =
+        LockedFile { size: 0, generation: Generation::FIRST, changed: Timestamp { nanos: 1 }, handed: false };
+    let told = ends.clone();
+    let on_end = Box::new(move |_: ramlace_base::Result<LockedFile>| _ = told.fetch_add(1, Ordering::SeqCst));
+    let request = waits.begin(request, on_end).expect("there is room");
+    let wait = request.wait;
+    let mut threads = Vec::new();
+    let (asker, asker_ends) = (waits.clone(), ends.clone());
+    threads.push(thread::spawn(move || {
+        loop {
+            thread::yield_now();
+            match asker.asked(wait, None) {
+                Asked::Ended(_) => _ = asker_ends.fetch_add(1, Ordering::SeqCst),
+                Asked::Again(_) => continue,
+                Asked::Waits => {}
+            }
+            return;
+        }
+    }));
+    let event = waits.clone();
+    threads.push(thread::spawn(move || event.granted(wait, file)));
+    let lost = waits.clone();
+    threads.push(thread::spawn(move || {
+        for request in lost.begin_asking(|_| true) {
+            lost.not_heard(request.wait);
+        }
+    }));
+    let (giver, given_up) = (waits.clone(), ends.clone());
+    threads.push(thread::spawn(move || {
+        if giver.give_up(wait).is_some() {
+            given_up.fetch_add(1, Ordering::SeqCst);
+        }
+    }));
+    all(threads);
+    assert_eq!(ends.load(Ordering::SeqCst), 1, "a wait has one end");
+    assert!(waits.slots().is_empty());
+}

@@ -1,0 +1,50 @@
+//! Each scene in many orders of its threads. Shuttle prints the order in which it fails, and `shuttle::replay` runs that one again.
+
+use ramlace_locks::scenes;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner};
+
+/// Orders that are drawn of each scene, by each of the two ways.
+const ORDERS: usize = 300;
+/// The same orders each time: a round that is red stays red.
+const SEED: u64 = 12;
+
+/// At random, and with few changes between threads, which finds what takes one at the wrong moment.
+fn in_many_orders(scene: fn()) {
+    let is_long = std::env::var_os("RAMLACE_TEST_LONG").is_some_and(|long| !long.is_empty());
+    let orders = if is_long { 20 * ORDERS } else { ORDERS };
+    Runner::new(RandomScheduler::new_from_seed(SEED, orders), Config::default()).run(scene);
+    Runner::new(PctScheduler::new_from_seed(SEED, 3, orders), Config::default()).run(scene);
+}
+
+// SEMANTICS 138.4
+#[test]
+fn what_a_slot_is_owed_is_told_once_and_in_its_order_by_whoever_comes() {
+    in_many_orders(scenes::tellers_of_one_slot);
+}
+
+#[test]
+fn who_waits_for_a_number_gets_one_when_there_is_room() {
+    in_many_orders(scenes::a_full_window);
+}
+
+#[test]
+fn who_waits_for_a_connection_gets_one_in_its_turn() {
+    in_many_orders(scenes::more_threads_than_places);
+}
+
+// SEMANTICS 138.2
+#[test]
+fn leases_are_renewed_for_no_recall_that_was_not_heard_whoever_asks() {
+    in_many_orders(scenes::renewals_while_recalls_are_heard);
+}
+
+#[test]
+fn an_inode_is_open_once_at_its_home_whoever_opens_and_closes_it() {
+    in_many_orders(scenes::opening_and_closing_one_inode);
+}
+
+#[test]
+fn a_wait_for_a_lock_has_one_end_whatever_comes_at_once() {
+    in_many_orders(scenes::a_wait_that_is_granted_and_given_up);
+}
