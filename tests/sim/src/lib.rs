@@ -8,6 +8,7 @@
 //! * [`run_leases`]: who believes what until when, and when sessions end.
 //! * [`run_owing`]: what clients owe servers, and when it is told.
 //! * [`run_calls`]: what clients repeat and give up, how long that takes, and that it has one effect or none.
+//! * [`run_losing`]: servers that crash with their store and without.
 //!
 //! A bug planted in what a server or a client owes the code that decides must be found.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ mod client;
 mod dice;
 mod finish;
 mod leases;
+mod losing;
 mod owing;
 mod server;
 mod tally;
@@ -25,6 +27,7 @@ mod world;
 
 pub use calls::{CallBug, CallTally, run_calls};
 pub use leases::{LeaseBug, LeaseTally, run_leases};
+pub use losing::{LossBug, LossTally, run_losing};
 pub use owing::{OwingBug, OwingTally, run_owing};
 pub use world::{Bug, World};
 

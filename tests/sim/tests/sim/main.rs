@@ -3,6 +3,7 @@
 
 mod calls;
 mod leases;
+mod losing;
 mod owing;
 mod pool;
 
