@@ -218,7 +218,7 @@ def main(words: list[str]) -> int:
     os.environ.setdefault("RAMLACE_BIN", str(ROOT / "target/release/ramlace"))
     # Each process of the tests would compile all of them again; beside the sources they would be in the way.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / "target/pycache")
+    os.environ |= {"PYTHONPYCACHEPREFIX": str(ROOT / "target/pycache")}
     lint, tests = "--lint" in words, [word for word in words if word != "--lint"]
     before = status()
     round_ = Round()

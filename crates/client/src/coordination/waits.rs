@@ -56,7 +56,7 @@ impl State {
     }
 }
 
-/// All waits of a session. Its lock is held with no other inside, and ends are told without it; [`crate::listening`] takes it with its own.
+/// All waits of a session. Its lock is held with no other inside, and ends are told without it; `crate::listening` takes it with its own.
 #[derive(Default)]
 pub(crate) struct Waits {
     state: Mutex<State>,
