@@ -244,12 +244,11 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use ramlace_base::{Generation, Timestamp};
-    use ramlace_wire::FileKind;
 
     use super::*;
+    use crate::kept::tests::{DIRECTORY, directory};
 
-    const FILE: Subject = (InodeId(70), Leased::Attributes);
+    const FILE: Subject = (DIRECTORY, Leased::Attributes);
 
     fn question(state: &State) -> Asked {
         state.question(Instant::now(), 1)
@@ -264,27 +263,6 @@ mod tests {
         assert!(!state.is_newer(before, FILE));
         assert!(state.is_newer(before, (FILE.0, Leased::Names)), "that is another lease");
         assert!(state.is_newer(question(&state), FILE));
-    }
-
-    fn directory(size: u64) -> Attributes {
-        let now = Timestamp { nanos: 1 };
-        Attributes {
-            inode: FILE.0,
-            kind: FileKind::Directory,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            links: 2,
-            size,
-            device: 0,
-            generation: Generation::FIRST,
-            accessed: now,
-            modified: now,
-            changed: now,
-            created: now,
-            xattrs: false,
-            allocated: Some(0),
-        }
     }
 
     /// What is known of a directory by leases that are over: that nothing is in it, or where one name leads.

@@ -154,17 +154,17 @@ impl Kept {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use ramlace_base::{Generation, Timestamp};
 
     use super::*;
 
-    const DIRECTORY: InodeId = InodeId(70);
+    pub(crate) const DIRECTORY: InodeId = InodeId(70);
     const FILE: InodeId = InodeId(71);
 
-    fn directory(size: u64) -> Attributes {
+    pub(crate) fn directory(size: u64) -> Attributes {
         let now = Timestamp { nanos: 1 };
         Attributes {
             inode: DIRECTORY,
