@@ -21,7 +21,7 @@ import pytest
 from groups import control_group
 from litmus import COHERENT, LONG, OPTIONS, RELAXED, STRICT
 from mount import REFRESH, Mount
-from pool import MIB, Pool
+from pool import MIB, Pool, eventually
 
 pytestmark = pytest.mark.both
 
@@ -204,6 +204,97 @@ def test_a_read_goes_to_the_end_whatever_is_dropped_while_it_asks_for_that(
             pair.set_free()
             assert len(read) == size, turn
             assert read[-100:] == b"x" * 100, turn
+
+
+# SEMANTICS 114.5
+@pytest.mark.parametrize("size", [1_000, 6 * PAGE, 3 * 65_536])
+@pytest.mark.parametrize("mode", [COHERENT, STRICT])
+def test_a_truncation_that_has_returned_is_seen_however_late_a_kernel_drops_what_it_cut_off(
+    pairs: dict[str, Pair], place: str, mode: str, size: int
+) -> None:
+    pair = pairs[mode]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    here.write_bytes(b"a" * size)
+    with there.open("r+b", buffering=0) as reader, mmap.mmap(reader.fileno(), 0, prot=mmap.PROT_READ) as view:
+        for kept in (size - 300, size // 2, 100):
+            assert os.pread(reader.fileno(), 2 * size, 0) == view[: here.stat().st_size]
+            pair.delays[1].set({DROP: (200, 0)})
+            os.truncate(here, kept)
+            shown = view[kept : min(-(-kept // PAGE) * PAGE, size)]
+            read = os.pread(reader.fileno(), 2 * size, 0)
+            pair.set_free()
+            assert not any(shown), kept
+            assert read == b"a" * kept, (kept, len(read))
+            os.truncate(here, kept + 200)
+            assert os.pread(reader.fileno(), 2 * size, 0) == b"a" * kept + bytes(200)
+            os.truncate(here, kept)
+
+
+# SEMANTICS 114.6
+@pytest.mark.parametrize("sizes", [(0, 0), (100, 5 * PAGE), (900, 0)])
+@pytest.mark.parametrize("mode", MODES)
+def test_truncations_that_cross_are_answered_though_both_kernels_have_stores(
+    pairs: dict[str, Pair], place: str, mode: str, sizes: tuple[int, int]
+) -> None:
+    """While a kernel truncates a file it writes no page of it back, and cannot drop it: each waits for the other."""
+    pair = pairs[mode]
+    paths = [mount / place / "file" for mount in pair.mounts]
+    whole = 1_000 if max(sizes) == 900 else 8 * PAGE
+    for _ in range(3):
+        paths[0].write_bytes(b"a" * whole)
+        with ExitStack() as stack:
+            files = [stack.enter_context(path.open("r+b", buffering=0)).fileno() for path in paths]
+            views = [stack.enter_context(mmap.mmap(file, 0)) for file in files]
+            for side, view in enumerate(views):
+                for at in range(10 + side, whole, PAGE):
+                    view[at] = ord("0") + side
+            # Each is on its way when the other's recall comes.
+            for delays in pair.delays:
+                delays.set(dict.fromkeys(KINDS["truncate"], (0, 100)))
+            stack.callback(pair.set_free)
+            calls = [
+                threading.Thread(target=os.ftruncate, args=call, daemon=True) for call in zip(files, sizes, strict=True)
+            ]
+            for call in calls:
+                call.start()
+            for call in calls:
+                call.join(BOUND_MILLIS / 1000)
+                assert not call.is_alive(), "a truncation waits for ever"
+            pair.set_free()
+            if mode == RELAXED:
+                for path in paths:
+                    os.getxattr(path, REFRESH)
+            size = paths[0].stat().st_size
+            assert size in sizes
+            assert paths[1].stat().st_size == size
+            for file in files:
+                os.fsync(file)
+            # Of the two that crossed, one kernel drops behind its own truncation.
+            assert eventually(lambda files=files: os.pread(files[0], whole, 0) == os.pread(files[1], whole, 0))
+
+
+# SEMANTICS 114.5
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("mode", [COHERENT, STRICT])
+def test_a_read_ends_where_the_file_was_cut_whatever_is_dropped_while_it_asks_for_that(
+    pairs: dict[str, Pair], place: str, mode: str, moment: str
+) -> None:
+    pair = pairs[mode]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    size = 64 * PAGE
+    here.write_bytes(b"a" * size)
+    with here.open("r+b", buffering=0) as writer, there.open("r+b", buffering=0) as reader:
+        # The last page is near the end of a batch, the first of one, the second of all, and the only one.
+        for kept in (*(size - turn * (PAGE + 100) for turn in (1, 2, 3)), 32 * PAGE + 10, PAGE + 10, 100):
+            os.pread(reader.fileno(), 2 * size, 0)
+            os.ftruncate(writer.fileno(), kept)
+            pair.delays[1].set({SIZE: (200, 0) if moment == "before" else (0, 200)})
+            meanwhile = threading.Timer(0.1, os.pwrite, (writer.fileno(), b"a", 0))
+            meanwhile.start()
+            read = os.pread(reader.fileno(), 2 * size, 0)
+            meanwhile.join()
+            pair.set_free()
+            assert read == b"a" * kept, (kept, len(read))
 
 
 class Writer:

@@ -63,13 +63,13 @@ impl Device {
         rustix::io::read(&self.0, buffer)
     }
 
-    /// Tells the head of a message that has one byte more, which lies nowhere: the kernel does what it does before it looks at that.
-    pub fn write_head(&self, head: &[u8]) -> Result<(), Errno> {
+    /// Tells the head of a message that has so many bytes more, which lie nowhere: the kernel does what it does before it looks at them.
+    pub fn write_head(&self, head: &[u8], more: usize) -> Result<(), Errno> {
         // The first page of a process is never mapped.
         let nowhere = std::ptr::without_provenance_mut::<libc::c_void>(1);
         let parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
-            libc::iovec { iov_base: nowhere, iov_len: 1 },
+            libc::iovec { iov_base: nowhere, iov_len: more },
         ];
         // SAFETY: the kernel reads the head, which is valid during the call; what it cannot read it refuses.
         let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) };

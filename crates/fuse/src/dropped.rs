@@ -34,6 +34,8 @@ struct Node {
     dropped: bool,
     /// The size that was answered last, and when.
     answered: Option<(u64, Instant)>,
+    /// That size, as long as the kernel has none that is newer.
+    last: u64,
 }
 
 impl State {
@@ -70,19 +72,22 @@ impl Dropped {
         self.state.lock().dropped(of);
     }
 
-    /// The kernel is about to be answered. Whether it is to be shown the size before.
+    /// The kernel is about to be answered. Whether it is to be shown the size before: a size that shrinks cannot be shown, and its page is left
+    /// alone where it is the only one.
     pub(crate) fn answer(&self, of: u64, size: u64) -> bool {
         let mut state = self.state.lock();
         let all = state.all;
         let Some(node) = state.node(of) else { return true };
         node.answered = Some((size, Instant::now()));
-        std::mem::take(&mut node.dropped) || all
+        let shrinks = size < std::mem::replace(&mut node.last, size);
+        let is_dropped = std::mem::take(&mut node.dropped) || all;
+        is_dropped && !(shrinks && size <= rustix::param::page_size() as u64)
     }
 
     /// What was answered is no more: the file was cut here, or the kernel has forgotten it.
     pub(crate) fn forget_answer(&self, of: u64) {
         if let Some(node) = self.state.lock().nodes.get_mut(&of) {
-            node.answered = None;
+            (node.answered, node.last) = (None, 0);
         }
     }
 
@@ -111,6 +116,23 @@ mod tests {
         let long_ago = Instant::now() - TAKEN_IN;
         dropped.state.lock().nodes.get_mut(&7).unwrap().answered = Some((30, long_ago));
         assert_eq!(dropped.begin(7), None, "it was taken in");
+    }
+
+    // SEMANTICS 114.5
+    #[test]
+    fn a_small_file_that_shrinks_is_not_shown() {
+        let dropped = Dropped::default();
+        let page = rustix::param::page_size() as u64;
+        assert!(!dropped.answer(7, 10 * page));
+        dropped.end(7);
+        assert!(dropped.answer(7, 9 * page));
+        dropped.end(7);
+        assert!(!dropped.answer(7, 10));
+        dropped.end(7);
+        assert!(dropped.answer(7, 20), "it grows");
+        dropped.forget_answer(7);
+        dropped.end(7);
+        assert!(dropped.answer(7, 10), "its kernel knew that it shrinks");
     }
 
     #[test]

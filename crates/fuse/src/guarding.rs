@@ -117,9 +117,9 @@ impl Shared {
                 telling.count += 1;
             }
             let message = &message[..bytes];
-            let told = match is_head(message) {
-                true => self.device.write_head(message),
-                false => self.device.write(&[IoSlice::new(message)]),
+            let told = match bytes_nowhere(message) {
+                0 => self.device.write(&[IoSlice::new(message)]),
+                more => self.device.write_head(message, more),
             };
             let number = told.map_or_else(Errno::raw_os_error, |()| 0);
             let _ = rustix::net::send(line, &number.to_le_bytes(), SendFlags::NOSIGNAL);
@@ -176,10 +176,12 @@ impl Shared {
     }
 }
 
-/// Whether a message says that it has one byte more than it has.
-fn is_head(message: &[u8]) -> bool {
-    let said = message.first_chunk().map(|len| u32::from_le_bytes(*len) as usize);
-    message.len() > size_of::<OutHeader>() && said == Some(message.len() + 1)
+/// How many bytes more than it has a message says that it has, where that is the head of one ([`Device::write_head`]).
+fn bytes_nowhere(message: &[u8]) -> usize {
+    let said = message.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
+    let more = said.saturating_sub(message.len());
+    // The first pages of a process are not mapped.
+    if message.len() > size_of::<OutHeader>() && more <= 2 * rustix::param::page_size() { more } else { 0 }
 }
 
 #[cfg(test)]

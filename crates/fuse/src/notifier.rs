@@ -95,12 +95,19 @@ impl Notifier {
 
     /// Attributes cannot be told unasked. But a kernel that is given bytes for pages behind the end takes the file for longer first, and
     /// only then looks at the bytes: there are none, and no page changes. A file that is as long already stays so.
+    ///
+    /// The first of these pages is in the kernel's cache then, without bytes, where it was not: it is read by itself. That is never the last one of
+    /// several, which has to be read together with what lies behind it: where the kernel takes the file for longer than it is, the answer to that read
+    /// says where it ends.
     fn show_size(&self, node: u64, size: u64) {
         if size == 0 {
             return;
         }
-        let body = abi::StoreOut { nodeid: node, offset: size - 1, size: 1, padding: 0 };
-        let len = (size_of::<OutHeader>() + body.as_bytes().len() + 1) as u32;
+        let page = rustix::param::page_size() as u64;
+        let offset = ((size - 1) / page * page).saturating_sub(page);
+        let bytes = (size - offset) as u32;
+        let body = abi::StoreOut { nodeid: node, offset, size: bytes, padding: 0 };
+        let len = (size_of::<OutHeader>() + body.as_bytes().len()) as u32 + bytes;
         let header = OutHeader { len, error: notify::STORE, unique: 0 };
         if let Way::Guarded(guard) = &self.way
             && let Some(guard) = guard.upgrade()

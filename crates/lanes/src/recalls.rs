@@ -60,6 +60,13 @@ impl DataLeases {
         Ok(self.waits(place, by, &recalled))
     }
 
+    /// Bytes were changed when the request came before: the recalls from others of that time that are not over. What was read since
+    /// is as it should be.
+    pub fn recalled_before(&mut self, place: Place, by: SessionId, range: ByteRange, now: u64) -> Vec<u64> {
+        self.recall_from_returning(place, by, false, now);
+        self.waits(place, by, &[range])
+    }
+
     fn recall_from_others(&mut self, place: Place, by: SessionId, pages: ByteRange, now: u64) {
         let theirs =
             |(session, holes): (SessionId, &RangeSet)| Some((session, ahead(holes, holes.missing(pages)?)));

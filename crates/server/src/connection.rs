@@ -29,6 +29,7 @@ use crate::gate::{Answer, Call, Gate, too_late};
 use crate::identity::{Bound, Identity, body_behind_way, check_may_open};
 use crate::record::Record;
 use crate::requests;
+use crate::requests::possible;
 use crate::server::counts::SessionCounts;
 use crate::server::{Outcome, Server};
 use crate::sessions::SessionRecord;
@@ -343,6 +344,7 @@ async fn serve_small(
             let found = server.find_deadlock(&map, header.session, request).await;
             found.map(|found| encode_body(&found))
         }
+        Kind::QueryRecalls => Ok(encode_body(&server.query_recalls(&possible(decode_body(kind, body)?)?)?)),
         Kind::ListLockWaits => {
             let request: ListLockWaits = decode_body(kind, body)?;
             Ok(encode_body(&server.lock_waits(&request)))

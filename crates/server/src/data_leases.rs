@@ -57,15 +57,34 @@ impl Server {
         ranges: &[ByteRange],
         change: Change,
     ) -> Result<()> {
+        let recalls = self.recall_before(by, lane, ranges, change)?;
+        self.wait_for(call, recalls);
+        self.log_pages()
+    }
+
+    /// Bytes of a lane are about to be cut off, in this very step. The recalls that the truncation has to wait for come back.
+    pub fn before_cut(&self, by: SessionId, lane: LaneId, length: u64) -> Result<Vec<u64>> {
+        let behind = ByteRange { start: length, end: u64::MAX };
+        let recalls = self.recall_before(by, lane, &[behind], Change::Erase)?;
+        if !recalls.is_empty() {
+            self.data.changed.notify_waiters();
+        }
+        self.log_pages()?;
+        Ok(recalls)
+    }
+
+    fn recall_before(
+        &self,
+        by: SessionId,
+        lane: LaneId,
+        ranges: &[ByteRange],
+        change: Change,
+    ) -> Result<Vec<u64>> {
         let mut store = self.store.borrow_mut();
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
             &mut |range| read_lane(&mut store, lane, range);
         let (place, now) = (place_of(lane), self.data.now());
-        let recalls =
-            self.data.change_leases(|leases| leases.before_changes(place, by, ranges, change, read, now))?;
-        drop(store);
-        self.wait_for(call, recalls);
-        self.log_pages()
+        self.data.change_leases(|leases| leases.before_changes(place, by, ranges, change, read, now))
     }
 
     /// The log hears of pages that are about to change in this step, and that others have yet to drop; and of those that were dropped.
@@ -246,12 +265,12 @@ impl Server {
 
     /// A file may be about to become shorter. What others have of its bytes is recalled, and the log hears of it, before any are gone; what
     /// they write back is thrown away when it is sure that they are.
-    pub fn before_inline_cut(&self, by: SessionId, inode: InodeId, size: u64) -> Result<()> {
+    pub fn before_inline_cut(&self, call: &Call, inode: InodeId, size: u64) -> Result<()> {
         let gone = ByteRange { start: size, end: limits::INLINE_BYTES_MAX as u64 };
         if gone.is_empty() || self.inline_now(inode).is_none() {
             return Ok(());
         }
-        self.before_inline_change(None, by, inode, gone, Change::Write)
+        self.before_inline_change(Some(call), call.session, inode, gone, Change::Write)
     }
 
     /// Other bytes that live with an inode are about to change.

@@ -20,17 +20,17 @@ use crate::delivery_tests::false_server;
 use crate::testing::{Client, Gate, TestServer, run};
 
 const SLOT: Slot = Slot(0);
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
-struct Two {
-    server: TestServer,
+pub(crate) struct Two {
+    pub(crate) server: TestServer,
     /// Has pages.
-    holder: Client,
+    pub(crate) holder: Client,
     /// The same session's questions for recalls.
-    listener: Client,
-    changer: Client,
-    inode: InodeId,
-    target: LaneTarget,
+    pub(crate) listener: Client,
+    pub(crate) changer: Client,
+    pub(crate) inode: InodeId,
+    pub(crate) target: LaneTarget,
 }
 
 fn program(two: &Two) -> WriteChunk {
@@ -70,7 +70,7 @@ pub(crate) fn new_file(parent: InodeId, slot: Slot) -> Create {
 }
 
 /// Two sessions that have a file open; its lane has begun when it is not inline.
-async fn two(inline: bool) -> Two {
+pub(crate) async fn two(inline: bool) -> Two {
     let server = TestServer::start(1);
     let mut holder = Client::user(&server.address, 1).await;
     let listener = another(&holder, &server.address).await;
@@ -94,7 +94,7 @@ async fn two(inline: bool) -> Two {
 }
 
 impl Two {
-    async fn keep(&mut self, offset: u64, length: u32) -> Vec<u8> {
+    pub(crate) async fn keep(&mut self, offset: u64, length: u32) -> Vec<u8> {
         let request = ReadChunk { target: self.target, offset, length, keep: Keep::Share, take: false };
         let header = self.holder.header(Kind::ReadChunk, 0, 0);
         self.holder.connection.queue_reply(header, &encode_body(&request), &[]);
@@ -109,11 +109,11 @@ impl Two {
         self.holder.answer::<ChunkWritten>().await.unwrap().0
     }
 
-    async fn recalled(&mut self) -> News {
+    pub(crate) async fn recalled(&mut self) -> News {
         self.listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap()
     }
 
-    async fn end_all(&mut self) {
+    pub(crate) async fn end_all(&mut self) {
         let done = self.recalled().await.data.iter().map(|recall| recall.number).collect();
         self.listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Redirect, ServerId, SessionId, Slot};
 use ramlace_namespace::{Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query};
-use ramlace_wire::peer::{Ascend, BeginLane, QueryInode};
-use ramlace_wire::{ErrorBody, Request};
+use ramlace_wire::peer::{Ascend, BeginLane, LaneCut, QueryInode};
+use ramlace_wire::{ErrorBody, Request, encode_body};
 
 use crate::clock;
 use crate::server::delivery_queues::{Owed, Queue};
@@ -29,6 +29,24 @@ enum Attempt {
     Again,
     Refused,
     Unreachable,
+}
+
+/// What a delivery comes to where it arrives.
+pub enum Accepted {
+    /// What its slot hears.
+    Answer(DeliveryAnswer),
+    /// The lane is cut; its slot hears of it when the recalls are over.
+    Cut(LaneCut),
+}
+
+impl Accepted {
+    /// The body of the reply on the wire.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Accepted::Answer(answer) => answer.encode(),
+            Accepted::Cut(cut) => encode_body(cut),
+        }
+    }
 }
 
 impl Server {
@@ -94,7 +112,7 @@ impl Server {
                 self.owe(next.from, next.id, next.delivery);
                 continue;
             }
-            match self.deliver(&next).await {
+            match self.deliver(target, &next).await {
                 Attempt::Answered => self.mark_reached(target),
                 Attempt::Again => {
                     self.mark_reached(target);
@@ -120,10 +138,15 @@ impl Server {
         }
     }
 
-    async fn deliver(self: &Rc<Self>, owed: &Owed) -> Attempt {
+    async fn deliver(self: &Rc<Self>, target: ServerId, owed: &Owed) -> Attempt {
         let outcome = self.carry(&owed.delivery).await;
         let result = match outcome {
-            Ok(answer) => Ok(answer),
+            Ok(Accepted::Cut(cut)) if !cut.recalls.is_empty() => {
+                self.await_cut(target, owed.clone(), cut);
+                return Attempt::Answered;
+            }
+            Ok(Accepted::Cut(_)) => Ok(DeliveryAnswer::Done),
+            Ok(Accepted::Answer(answer)) => Ok(answer),
             Err(refusal) => match refusal.error.kind() {
                 ErrorKind::Retry => return Attempt::Again,
                 ErrorKind::Redirect(Redirect::Moved) => {
@@ -152,7 +175,16 @@ impl Server {
         if self.is_owed(owed) { Attempt::Refused } else { Attempt::Answered }
     }
 
-    fn is_owed(&self, owed: &Owed) -> bool {
+    /// A lane is cut, and nobody has pages of what was cut off.
+    pub fn delivery_is_done(self: &Rc<Self>, owed: &Owed) {
+        self.settle(owed.from, Op::DeliveryDone { delivery: owed.id, result: Ok(DeliveryAnswer::Done) });
+        if self.is_owed(owed) {
+            // There was no room for that.
+            self.owe(owed.from, owed.id, owed.delivery.clone());
+        }
+    }
+
+    pub fn is_owed(&self, owed: &Owed) -> bool {
         let durable = self.durable.borrow();
         durable.names(owed.from).is_some_and(|state| state.open_delivery(owed.id).is_some())
     }
@@ -169,29 +201,29 @@ impl Server {
     }
 
     /// Takes a delivery to its slot, here or elsewhere.
-    async fn carry(self: &Rc<Self>, delivery: &Delivery) -> Outcome<DeliveryAnswer> {
-        if self.primary(delivery.slot())? == self.me {
+    async fn carry(self: &Rc<Self>, delivery: &Delivery) -> Outcome<Accepted> {
+        let slot = delivery.slot();
+        if self.primary(slot)? == self.me {
             return self.accept_own(delivery.clone()).await;
         }
         let done = |()| DeliveryAnswer::Done;
-        match delivery {
+        let answer = match delivery {
+            Delivery::CutLane(request) => return self.call_peer(slot, request).await.map(Accepted::Cut),
             Delivery::Prepare(request) => {
-                self.call_peer(delivery.slot(), &**request).await.map(DeliveryAnswer::Prepared)
+                self.call_peer(slot, &**request).await.map(DeliveryAnswer::Prepared)
             }
-            Delivery::Settle(request) => self.call_peer(delivery.slot(), request).await.map(done),
-            Delivery::Ascend(request) => {
-                self.call_peer(delivery.slot(), request).await.map(DeliveryAnswer::Ascended)
-            }
-            Delivery::CutLane(request) => self.call_peer(delivery.slot(), request).await.map(done),
-            Delivery::DropLane(request) => self.call_peer(delivery.slot(), request).await.map(done),
-            Delivery::TrimLane(request) => self.call_peer(delivery.slot(), request).await.map(done),
-            Delivery::FillLane(request) => self.call_peer(delivery.slot(), request).await.map(done),
-        }
+            Delivery::Settle(request) => self.call_peer(slot, request).await.map(done),
+            Delivery::Ascend(request) => self.call_peer(slot, request).await.map(DeliveryAnswer::Ascended),
+            Delivery::DropLane(request) => self.call_peer(slot, request).await.map(done),
+            Delivery::TrimLane(request) => self.call_peer(slot, request).await.map(done),
+            Delivery::FillLane(request) => self.call_peer(slot, request).await.map(done),
+        };
+        answer.map(Accepted::Answer)
     }
 
     /// The answer to a delivery of this server's own slots waits as others do, though no connection brings it: an
     /// operation goes on, and may end, when nobody believes any more what was before this part of it.
-    async fn accept_own(self: &Rc<Self>, delivery: Delivery) -> Outcome<DeliveryAnswer> {
+    async fn accept_own(self: &Rc<Self>, delivery: Delivery) -> Outcome<Accepted> {
         let waits = matches!(delivery, Delivery::Prepare(_) | Delivery::Settle(_)).then(|| delivery.slot());
         let accepted = self.accept(delivery).await;
         self.leases.pass(&self.leases.recalled(waits.into_iter(), false)).await;
@@ -199,18 +231,15 @@ impl Server {
     }
 
     /// Does here what a delivery asks, whoever brought it.
-    pub async fn accept(self: &Rc<Self>, delivery: Delivery) -> Outcome<DeliveryAnswer> {
+    pub async fn accept(self: &Rc<Self>, delivery: Delivery) -> Outcome<Accepted> {
         self.check_coordinator(&delivery)?;
+        let done = |()| Accepted::Answer(DeliveryAnswer::Done);
         let op = match delivery {
-            Delivery::CutLane(request) => return self.cut_lane(request).await.map(|()| DeliveryAnswer::Done),
-            Delivery::DropLane(request) => {
-                return self.drop_lane(request).await.map(|()| DeliveryAnswer::Done);
-            }
-            Delivery::TrimLane(request) => return self.trim_lane(request).map(|()| DeliveryAnswer::Done),
-            Delivery::FillLane(request) => {
-                return self.fill_lane(request).await.map(|()| DeliveryAnswer::Done);
-            }
-            Delivery::Ascend(request) => return self.ascend(request),
+            Delivery::CutLane(request) => return self.cut_lane(request).await.map(Accepted::Cut),
+            Delivery::DropLane(request) => return self.drop_lane(request).await.map(done),
+            Delivery::TrimLane(request) => return self.trim_lane(request).map(done),
+            Delivery::FillLane(request) => return self.fill_lane(request).await.map(done),
+            Delivery::Ascend(request) => return self.ascend(request).map(Accepted::Answer),
             Delivery::Prepare(request) => {
                 self.await_undelegated(request.slot, SessionId::NONE).await?;
                 (request.slot, Op::Prepare(request))
@@ -226,6 +255,7 @@ impl Server {
             .unwrap_or_else(|| {
                 Err(Error::new(ErrorKind::Fatal, "a slot left a peer's message unanswered; this is a bug"))
             })
+            .map(Accepted::Answer)
             .map_err(Refusal::from)
     }
 

@@ -11,7 +11,7 @@ use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
 use ramlace_wire::inline::{Bytes, BytesPlace};
 use ramlace_wire::namespace::{Close, Create, Extend, MakeDirectory, Truncate, Unlink};
-use ramlace_wire::peer::{FillLane, InodeAnswer};
+use ramlace_wire::peer::{FillLane, InodeAnswer, LaneCut};
 use ramlace_wire::session::{CloseSession, GetServerStatus, SessionKind, SessionOpened};
 use ramlace_wire::{Credentials, ErrorBody, HostId, Kind, Layout, PoolId, ServerEntry, encode_body, flags};
 
@@ -20,8 +20,12 @@ use crate::testing::{Client, LONG, TestServer, run, secret};
 /// The body with which a false server answers; `None`: not at all.
 pub(crate) type Says = dyn Fn(Kind) -> Option<Result<Vec<u8>, Error>>;
 
-fn done() -> Option<Result<Vec<u8>, Error>> {
-    Some(Ok(encode_body(&())))
+/// Whatever is asked is done.
+pub(crate) fn done(kind: Kind) -> Option<Result<Vec<u8>, Error>> {
+    Some(Ok(match kind {
+        Kind::CutLane => encode_body(&LaneCut::default()),
+        _ => encode_body(&()),
+    }))
 }
 
 /// The second server of a pool, false: it has joined, and answers deliveries as it is told to.
@@ -80,7 +84,7 @@ async fn answer_falsely(mut connection: Connection, says: Rc<Says>) {
     }
 }
 
-fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
@@ -93,7 +97,7 @@ async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Re
     client.change(sequence + 4, 0, &Close { inode, modified: None }).await
 }
 
-async fn extend_and_cut(
+pub(crate) async fn extend_and_cut(
     client: &mut Client,
     sequence: u64,
     inode: InodeId,
@@ -104,7 +108,7 @@ async fn extend_and_cut(
 }
 
 /// Makes a file with a lane on each server.
-async fn create(client: &mut Client, sequence: u64, name: Name) -> Result<InodeId, Error> {
+pub(crate) async fn create(client: &mut Client, sequence: u64, name: Name) -> Result<InodeId, Error> {
     let layout = Layout {
         stripe_unit: 1 << 16,
         width: 2,
@@ -164,7 +168,7 @@ fn a_delivery_that_is_refused_is_owed_all_the_same() {
                         return Some(Err(Error::new(ErrorKind::NoSpace, "not now")));
                     }
                 }
-                done()
+                done(kind)
             }
         };
         let peer = false_server(&server, Rc::new(says)).await;
@@ -183,7 +187,7 @@ fn a_delivery_that_is_refused_is_owed_all_the_same() {
 fn directories_are_made_where_servers_answer() {
     let server = TestServer::start(2);
     run(async {
-        let says = |_| done();
+        let says = done;
         let peer = false_server(&server, Rc::new(says)).await;
         peer.abort();
         let _ = peer.await;
@@ -225,7 +229,7 @@ fn a_session_that_ends_waits_for_nothing() {
 fn a_server_that_is_down_is_owed_the_last_truncation_of_a_file_alone() {
     let server = TestServer::start(2);
     run(async {
-        let peer = false_server(&server, Rc::new(|_| done())).await;
+        let peer = false_server(&server, Rc::new(done)).await;
         let mut client = Client::user(&server.address, 1).await;
         let first = create(&mut client, 1, name("first")).await.unwrap();
         let other = create(&mut client, 2, name("other")).await.unwrap();

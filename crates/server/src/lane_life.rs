@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Generation, LaneId, SessionId, Slot};
 use ramlace_cluster::{Absent, has_lost, is_hole_or_lost};
-use ramlace_lanes::{Change, CutPlan, LaneChange, LaneEffect, LaneTable, Standing};
+use ramlace_lanes::{CutPlan, LaneChange, LaneEffect, LaneTable, Standing};
 use ramlace_wire::chunk::LaneTarget;
-use ramlace_wire::peer::{BeginLane, CutLane, DropLane, QueryInode, TrimLane};
+use ramlace_wire::peer::{BeginLane, CutLane, DropLane, LaneCut, QueryInode, TrimLane};
 
 use crate::server::{Outcome, Server};
 
@@ -26,36 +26,43 @@ pub enum Purpose {
 }
 
 impl Server {
-    /// The home says that the file was truncated.
-    pub async fn cut_lane(self: &Rc<Self>, request: CutLane) -> Outcome<()> {
+    /// The home says that the file was truncated. It waits for the recalls that this has made.
+    pub async fn cut_lane(self: &Rc<Self>, request: CutLane) -> Outcome<LaneCut> {
         let CutLane { lane, slot, generation, length, by } = request;
-        self.changing_lane(lane, async {
-            match self.lanes(slot, |lanes, _| lanes.cut(lane, generation, length)) {
-                CutPlan::Nothing => Ok(()),
-                CutPlan::BeginIfLost => self.begin_if_lost(lane, slot, generation).await,
-                CutPlan::Cut(change) => self.cut_now(slot, lane, change, by).await,
-                CutPlan::AskHome(since) => {
-                    let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;
-                    let change = LaneTable::cut_as_answered(lane, &answer);
-                    self.cut_now(slot, lane, change, SessionId::NONE).await
+        let recalls = self
+            .changing_lane(lane, async {
+                match self.lanes(slot, |lanes, _| lanes.cut(lane, generation, length)) {
+                    CutPlan::Nothing => Ok(self.recalled_behind(by, lane, length)),
+                    CutPlan::BeginIfLost => self.begin_if_lost(lane, slot, generation).await,
+                    CutPlan::Cut(change) => self.cut_now(slot, lane, change, by).await,
+                    CutPlan::AskHome(since) => {
+                        let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;
+                        let change = LaneTable::cut_as_answered(lane, &answer);
+                        self.cut_now(slot, lane, change, SessionId::NONE).await
+                    }
                 }
-            }
-        })
-        .await
+            })
+            .await?;
+        Ok(self.lane_cut(recalls)?)
     }
 
     /// A lane that has not begun here begins, if bytes of it were lost: all below the size that the file has now.
-    async fn begin_if_lost(self: &Rc<Self>, lane: LaneId, slot: Slot, generation: Generation) -> Outcome<()> {
+    async fn begin_if_lost(
+        self: &Rc<Self>,
+        lane: LaneId,
+        slot: Slot,
+        generation: Generation,
+    ) -> Outcome<Vec<u64>> {
         let map = self.membership.map()?;
         if !has_lost(&map, slot) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let since = Generation::default();
         let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;
         let created = answer.layout.created;
         let absent = is_hole_or_lost(&map, slot, created);
         if absent == Absent::Hole {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let target = LaneTarget { lane, slot, generation, created, permit: None };
         let change = self.lanes(slot, |lanes, _| lanes.bring_up(&target, &answer, map.slots(), absent))?;
@@ -131,25 +138,27 @@ impl Server {
             let map = self.membership.map()?;
             let absent = is_hole_or_lost(&map, slot, answer.layout.created);
             let change = self.lanes(slot, |lanes, _| lanes.bring_up(target, &answer, map.slots(), absent))?;
-            self.cut_now(slot, lane, change, SessionId::NONE).await
+            // Who has to wait for these recalls is the truncation that the lane has not heard of.
+            self.cut_now(slot, lane, change, SessionId::NONE).await.map(drop)
         })
         .await
     }
 
     /// Changes a lane whose change lock is held. Writes of the old generation are stopped first:
-    /// their bytes must not arrive after the cut. Kernels that have pages behind it are told, and nobody waits for them:
-    /// while a truncation is not answered, its own kernel writes nothing back.
+    /// their bytes must not arrive after the cut. Kernels that have pages behind it are told; by which recalls, comes back.
     pub(crate) async fn cut_now(
         self: &Rc<Self>,
         slot: Slot,
         lane: LaneId,
         change: LaneChange,
         by: SessionId,
-    ) -> Outcome<()> {
+    ) -> Outcome<Vec<u64>> {
         self.lane_desk.stop_writes(lane).await;
-        if let LaneChange::Cut { length: Some(start), .. } = change {
-            self.before_change(None, by, lane, ByteRange { start, end: u64::MAX }, Change::Erase)?;
-        }
-        Ok(self.commit_lane(slot, change)?)
+        let recalls = match change {
+            LaneChange::Cut { length: Some(length), .. } => self.before_cut(by, lane, length)?,
+            _ => Vec::new(),
+        };
+        self.commit_lane(slot, change)?;
+        Ok(recalls)
     }
 }

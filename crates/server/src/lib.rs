@@ -13,6 +13,9 @@ mod commit;
 mod config;
 mod connection;
 mod coordination;
+mod cuts;
+#[cfg(test)]
+mod cuts_tests;
 mod data_leases;
 #[cfg(test)]
 mod data_leases_tests;

@@ -379,7 +379,7 @@ impl Server {
             }
             Request::Mutation(_, Op::Truncate(request)) => {
                 if !self.has_met(slot, token) {
-                    self.before_inline_cut(header.session, request.inode, request.size)?;
+                    self.before_inline_cut(header, request.inode, request.size)?;
                     truncated = Some((request.inode, request.size));
                 }
                 Op::Truncate(request)
@@ -433,10 +433,9 @@ impl Server {
             op,
         };
         let mut reply = self.mutate(slot, token, command).await?;
-        // As with lanes nobody waits: the kernel of who truncates writes nothing back before it has its answer.
         if let Some((inode, start)) = truncated {
             let range = ByteRange { start, end: u64::MAX };
-            self.before_inline_change(None, header.session, inode, range, Change::Erase)?;
+            self.before_inline_change(Some(header), header.session, inode, range, Change::Erase)?;
         }
         if let Some(inode) = promoted {
             self.changed_inline_before(header, inode)?;

@@ -213,6 +213,8 @@ messages! {
     QueryPages = 0x0412, PEER;
     /// Lane to home: the first bytes for this lane are here; an empty file goes to its lanes for them.
     BeginLane = 0x0413, PEER;
+    /// Home to lane: does a truncation still wait for kernels that have pages of what it cut off?
+    QueryRecalls = 0x0414, PEER;
 
     /// Lock bytes of a file, or unlock them.
     SetLock = 0x0701, SESSION.changes();

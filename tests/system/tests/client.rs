@@ -1,11 +1,13 @@
 //! The client library against real servers, with the local shortcuts and without.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use ramlace_base::{ByteRange, ErrorKind};
-use ramlace_client::{ArrayType, File, OpenOptions, Order, Pool, RecallsMade, fault};
+use ramlace_base::{ByteRange, ErrorKind, ServerId};
+use ramlace_client::{ArrayType, DataLeases, DataRecall, File, OpenOptions, Order, Pool, RecallsMade, fault};
+use ramlace_sync::Mutex;
 use ramlace_system_tests::{TestPool, pattern};
 use ramlace_wire::LayoutHints;
 
@@ -157,26 +159,44 @@ fn truncation_races_leave_written_bytes_or_zeros() {
     assert_eq!(read(&other, end, 10), b"after");
 }
 
+/// A kernel that has pages no longer than this is locked, in which they are read, stored into and written back.
+struct Kernel {
+    pool: Pool,
+    pages: Arc<Mutex<()>>,
+}
+
+impl DataLeases for Kernel {
+    fn recalled(&self, server: ServerId, recalls: &[DataRecall]) {
+        let _none = self.pages.lock();
+        let done: Vec<u64> = recalls.iter().map(|recall| recall.number).collect();
+        self.pool.end_recalls(server, &done, &[]);
+    }
+
+    fn forgotten(&self, _: ServerId, _: u64) {}
+}
+
 #[test]
 fn a_write_back_that_races_with_truncations_never_makes_the_file_longer() {
     let pool = TestPool::start(2, "128MiB");
     let (writer, cutter) = (pool.connect(true), pool.connect(false));
+    let pages = Arc::new(Mutex::new(()));
+    writer.hear_data(Arc::new(Kernel { pool: writer.clone(), pages: pages.clone() }));
     let file = writer.open("/mapped", &striped(2)).unwrap();
     let other = cutter.open("/mapped", &striped(2)).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..2 {
-            let (file, stop) = (&file, &stop);
+            let (file, stop, pages) = (&file, &stop, &pages);
             scope.spawn(move || {
                 // Pages, as the kernel writes them back, and runs of pages across lanes and requests.
                 let mut round = thread;
                 while !stop.load(Ordering::Acquire) {
                     let length = [4096, 100_000, 200_000][(round % 3) as usize];
                     let at = (round * 36_864) % 450_000;
-                    assert_eq!(
-                        file.write_back(&vec![9; length], at, &mut RecallsMade::default()).unwrap(),
-                        length
-                    );
+                    let _there = pages.lock();
+                    file.read_keeping(&mut vec![0; length], at).unwrap();
+                    let written = file.write_back(&vec![9; length], at, &mut RecallsMade::default());
+                    assert_eq!(written.unwrap(), length);
                     round += 2;
                 }
             });

@@ -7,6 +7,7 @@ use ramlace_base::{ServerId, Slot};
 use ramlace_namespace::{Delivery, DeliveryId};
 
 /// A delivery, and the slot that owes it.
+#[derive(Clone)]
 pub struct Owed {
     pub from: Slot,
     pub id: DeliveryId,

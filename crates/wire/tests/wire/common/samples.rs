@@ -630,6 +630,9 @@ fields! {
     Ascend { token, inode, until }
     Ascended { inode }
     CutLane { lane, slot, generation, length, by }
+    LaneCut { life, recalls }
+    QueryRecalls { life, recalls }
+    RecallsKnown { over }
     DropLane { lane, slot }
     QueryInode { inode, since }
     QueryPages { inode, session }

@@ -1,0 +1,88 @@
+//! Truncations wait for the machines that have pages of what they cut off.
+//!
+//! A lane is cut at once, and its server says which data recalls that has made. The home answers the truncation when none of
+//! them has to be waited for any more, so that no read that begins later brings what was cut off. It asks again and again: the delivery of the
+//! cut stays open meanwhile, and others go on behind it, so that a holder that says nothing holds up this truncation alone.
+//!
+//! No circle comes of it. While a truncation is not answered its kernel writes no page of the file back, and what others recall of
+//! these pages cannot be dropped: the mount tells them that it is *blocked*, and they wait no longer.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, ServerId, SessionId, limits};
+use ramlace_wire::peer::{LaneCut, QueryRecalls, RecallsKnown};
+
+use crate::server::data_desk::place_of;
+use crate::server::delivery_queues::Owed;
+use crate::server::{Outcome, Server};
+
+/// Pause before a lane's server is asked again; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(128);
+
+impl Server {
+    /// What is told to the home of a file whose lane was cut: it waits for these.
+    ///
+    /// Errors: `Retry` for more than one message may name.
+    pub fn lane_cut(&self, recalls: Vec<u64>) -> Result<LaneCut> {
+        let (count, most) = (recalls.len(), limits::DATA_RECALLS_PER_MESSAGE_MAX);
+        if count > most {
+            let text =
+                format!("{count} recalls of pages are under way; a truncation waits for at most {most}");
+            return Err(Error::new(ErrorKind::Retry, text));
+        }
+        Ok(LaneCut { life: self.data.life, recalls })
+    }
+
+    /// Recalls of pages behind an end that the lane has had since before: the cut comes again, and none was done now.
+    pub fn recalled_behind(&self, by: SessionId, lane: LaneId, length: u64) -> Vec<u64> {
+        let range = ByteRange { start: length, end: u64::MAX };
+        let now = self.data.now();
+        self.data.change_leases(|leases| leases.recalled_before(place_of(lane), by, range, now))
+    }
+
+    /// Whether recalls that a cut has made are over.
+    ///
+    /// Errors: `Stale` where this server has made none of them: it has had another life then.
+    pub fn query_recalls(&self, request: &QueryRecalls) -> Result<RecallsKnown> {
+        if request.life != self.data.life {
+            let text = "the server that recalled these pages has died; the lane is to be cut again";
+            return Err(Error::new(ErrorKind::Stale, text));
+        }
+        Ok(RecallsKnown { over: !self.data.is_any_waited(&request.recalls) })
+    }
+
+    /// A lane is cut, and its truncation is answered when nobody has pages of what was cut off.
+    pub fn await_cut(self: &Rc<Self>, target: ServerId, owed: Owed, cut: LaneCut) {
+        let server = self.clone();
+        tokio::task::spawn_local(async move {
+            match server.pass_cut(target, &owed, cut).await {
+                Ok(()) if server.is_owed(&owed) => server.delivery_is_done(&owed),
+                Ok(()) => {}
+                // Its server has another life, or does not answer: what becomes of that is decided where deliveries are made.
+                Err(_) => server.owe(owed.from, owed.id, owed.delivery),
+            }
+        });
+    }
+
+    /// Waits until these recalls are over, or nobody waits for the cut any more.
+    async fn pass_cut(self: &Rc<Self>, target: ServerId, owed: &Owed, cut: LaneCut) -> Outcome<()> {
+        let LaneCut { life, recalls } = cut;
+        if target == self.me {
+            self.data.pass(&recalls).await;
+            return Ok(());
+        }
+        let request = QueryRecalls { life, recalls };
+        let mut pause = FIRST_PAUSE;
+        while self.is_owed(owed) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            let map = self.membership.map()?;
+            if self.peers.call(&map, target, &request).await?.over {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! A truncation is answered when nobody has pages of what it cut off, wherever the lanes are.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ramlace_base::{Error, ErrorKind, Generation};
+use ramlace_wire::chunk::WriteOrigin;
+use ramlace_wire::inline::{Bytes, InlineMode, ReadInline, WriteInline};
+use ramlace_wire::leases::EndRecalls;
+use ramlace_wire::namespace::{Extend, Truncate};
+use ramlace_wire::peer::{LaneCut, RecallsKnown};
+use ramlace_wire::{Attributes, Kind, encode_body};
+
+use crate::data_leases_tests::{PAGE, Two, two, waits};
+use crate::delivery_tests::{create, done, extend_and_cut, false_server, name};
+use crate::testing::{Client, TestServer, run};
+
+/// Begins a truncation; it waits.
+async fn begin(two: &mut Two, sequence: u64, size: u64) {
+    let header = two.changer.header(Kind::Truncate, sequence, 0);
+    let body = encode_body(&Truncate { inode: two.inode, size, allocated: None });
+    two.changer.connection.queue_reply(header, &body, &[]);
+    two.changer.connection.flush().await.unwrap();
+    assert!(waits(&mut two.listener, two.changer.connection.read_request()).await);
+}
+
+/// The file has four pages.
+async fn extend(two: &mut Two, sequence: u64) {
+    let (inode, generation) = (two.inode, two.target.generation);
+    let request = Extend { inode, generation, size: 4 * PAGE as u64, from: 0 };
+    two.changer.change(sequence, 0, &request).await.unwrap();
+}
+
+// SEMANTICS 114.5
+#[test]
+fn a_truncation_is_answered_when_others_have_dropped_what_it_cut_off() {
+    run(async {
+        let mut two = two(false).await;
+        extend(&mut two, 3).await;
+        two.keep(0, PAGE as u32).await;
+        begin(&mut two, 4, 100).await;
+        two.end_all().await;
+        let (cut, _) = two.changer.answer::<Attributes>().await.unwrap();
+        assert_eq!(cut.size, 100);
+        // What is kept of the rest is none of the next one's business.
+        two.target.generation = cut.generation;
+        two.keep(0, 100).await;
+        let grown = Truncate { inode: two.inode, size: 2 * PAGE as u64, allocated: None };
+        two.changer.change(5, 0, &grown).await.unwrap();
+        two.changer.change(6, 0, &Truncate { size: PAGE as u64, ..grown }).await.unwrap();
+    });
+}
+
+// SEMANTICS 114.6
+#[test]
+fn a_truncation_waits_for_no_kernel_that_cannot_drop_before_a_request_of_its_own_is_answered() {
+    run(async {
+        let mut two = two(false).await;
+        extend(&mut two, 3).await;
+        two.keep(0, PAGE as u32).await;
+        begin(&mut two, 4, 0).await;
+        let blocked = two.recalled().await.data.iter().map(|recall| recall.number).collect();
+        two.listener.ask(&EndRecalls { done: Vec::new(), blocked, life: 0 }).await.unwrap();
+        two.changer.answer::<Attributes>().await.unwrap();
+    });
+}
+
+// SEMANTICS 114.5
+#[test]
+fn so_is_that_of_a_small_file() {
+    run(async {
+        let mut two = two(true).await;
+        let inode = two.inode;
+        let bytes = Bytes(vec![b'.'; 100]);
+        let write =
+            WriteInline { inode, mode: InlineMode::At, offset: 0, bytes, origin: WriteOrigin::Program };
+        two.changer.change(2, 0, &write).await.unwrap();
+        two.holder.ask(&ReadInline { inode, offset: 0, length: 4096, keep: true }).await.unwrap();
+        begin(&mut two, 3, 10).await;
+        two.end_all().await;
+        assert_eq!(two.changer.answer::<Attributes>().await.unwrap().0.size, 10);
+    });
+}
+
+// SEMANTICS 114.5
+#[test]
+fn a_home_asks_until_the_recalls_of_another_server_are_over_and_cuts_again_in_its_next_life() {
+    let server = TestServer::start(2);
+    run(async {
+        let (heard, asked) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
+        let says = {
+            let (heard, asked) = (heard.clone(), asked.clone());
+            move |kind| {
+                let first = !heard.borrow().contains(&Kind::QueryRecalls);
+                heard.borrow_mut().push(kind);
+                match kind {
+                    Kind::CutLane if first => {
+                        Some(Ok(encode_body(&LaneCut { life: 7, recalls: vec![3, 5] })))
+                    }
+                    Kind::QueryRecalls => {
+                        asked.set(asked.get() + 1);
+                        Some(match asked.get() {
+                            1..3 => Ok(encode_body(&RecallsKnown { over: false })),
+                            _ => Err(Error::new(ErrorKind::Stale, "another life")),
+                        })
+                    }
+                    kind => done(kind),
+                }
+            }
+        };
+        let peer = false_server(&server, Rc::new(says)).await;
+        let mut client = Client::user(&server.address, 1).await;
+        let inode = create(&mut client, 1, name("a")).await.unwrap();
+        extend_and_cut(&mut client, 2, inode, Generation::FIRST).await.unwrap();
+        let about_cuts = |kind: &&Kind| [Kind::CutLane, Kind::QueryRecalls].contains(kind);
+        let cuts: Vec<Kind> = heard.borrow().iter().filter(about_cuts).copied().collect();
+        let (cut, ask) = (Kind::CutLane, Kind::QueryRecalls);
+        assert_eq!(cuts, [cut, ask, ask, ask, cut]);
+        peer.abort();
+    });
+}
+
+// SEMANTICS 114.5
+#[test]
+fn others_go_on_behind_a_cut_that_waits() {
+    let server = TestServer::start(2);
+    run(async {
+        let (cuts, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let says = {
+            let (cuts, over) = (cuts.clone(), over.clone());
+            move |kind| match kind {
+                Kind::CutLane => {
+                    cuts.set(cuts.get() + 1);
+                    let recalls = if cuts.get() == 1 { vec![3] } else { Vec::new() };
+                    Some(Ok(encode_body(&LaneCut { life: 7, recalls })))
+                }
+                Kind::QueryRecalls => Some(Ok(encode_body(&RecallsKnown { over: over.get() }))),
+                kind => done(kind),
+            }
+        };
+        let peer = false_server(&server, Rc::new(says)).await;
+        let mut client = Client::user(&server.address, 1).await;
+        let mut other = Client::user(&server.address, 2).await;
+        let first = create(&mut client, 1, name("a")).await.unwrap();
+        let second = create(&mut other, 1, name("b")).await.unwrap();
+        let cut = tokio::task::spawn_local(async move {
+            extend_and_cut(&mut client, 2, first, Generation::FIRST).await.unwrap();
+        });
+        while cuts.get() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        extend_and_cut(&mut other, 2, second, Generation::FIRST).await.unwrap();
+        assert!(!cut.is_finished());
+        over.set(true);
+        cut.await.unwrap();
+        peer.abort();
+    });
+}
