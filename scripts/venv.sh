@@ -18,4 +18,5 @@ if ! "$venv/bin/python" -c '' 2>/dev/null; then
 fi
 mapfile -t requirements < <("$venv/bin/python" scripts/requirements.py bindings/python/pyproject.toml demo dev)
 ((${#requirements[@]})) # An error of requirements.py is not seen by mapfile.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${requirements[@]}"
+# Without compiling every module of every package (more than half of pip's time): Python compiles what is imported.
+"$venv/bin/python" -m pip install --no-compile --quiet --disable-pip-version-check "${requirements[@]}"
