@@ -128,19 +128,31 @@ def as_user(*words: str) -> Words:
     return ("scripts/test_as_user.sh", *PYTEST, *words)
 
 
-def system(round_: Round, group: str, *words: str) -> None:
+def files_with(*marks: str) -> Words:
+    """Return the files of system tests that name one of these marks; conftest.py sees to it that all with it do."""
+    named = re.compile(rf"mark\.({'|'.join(marks)})\b")
+    return tuple(
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / SYSTEM).glob("test_*.py"))
+        if named.search(path.read_text())
+    )
+
+
+def system(round_: Round, group: str, *words: str, files: Words = (SYSTEM,)) -> None:
     """Run a group of the system tests: as an ordinary user, and as root what is different there."""
     if os.geteuid() != 0:
-        round_.run(f"system tests, {group}", pytest(*marked(group), *words, SYSTEM))
+        round_.run(f"system tests, {group}", pytest(*marked(group), *words, *files))
         return
     for_root = group
     if can_become_a_user():
-        round_.run(f"system tests, {group}, as an ordinary user", as_user(*marked(group), *words))
+        round_.run(f"system tests, {group}, as an ordinary user", as_user(*marked(group), *words, *files))
         if not LONG:
             for_root = f"{group} and (needs_root or both)"
-    words_for_root = pytest(*marked(for_root), *words, SYSTEM)
+            files = tuple(file for file in files_with("needs_root", "both") if file in files or files == (SYSTEM,))
     # A group may have no test that needs root; the ordinary user has run it then.
-    round_.run(f"system tests, {group}, as root", words_for_root, may_be_empty=for_root != group)
+    if files:
+        words_for_root = pytest(*marked(for_root), *words, *files)
+        round_.run(f"system tests, {group}, as root", words_for_root, may_be_empty=for_root != group)
 
 
 def pools(round_: Round) -> None:
@@ -226,7 +238,7 @@ def main(words: list[str]) -> int:
         chosen(round_, tests)
     else:
         side_by_side(lambda: pools(round_), lambda: programs(round_, lint=lint))
-        system(round_, "alone")
+        system(round_, "alone", files=files_with("alone"))
         round_.run("hygiene", (PYTHON, "scripts/hygiene.py"))
     if status() != before:
         print("the tests left something in the checkout (git status changed)", file=sys.stderr)

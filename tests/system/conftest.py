@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,28 @@ __all__ = ["first_mount", "fuse", "handing", "here", "mpi", "new_mount", "second
 
 
 IS_ROOT = os.geteuid() == 0
+# scripts/round.py looks for these in the tests' files.
+GROUPS = ("needs_root", "both", "alone")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Compile the tests before several processes begin: each of them would compile all, at the same time."""
+    words = [*config.invocation_params.args, "--collect-only", "-qqq"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *words], capture_output=True, text=True, check=False)
+    # What else fails here fails in the processes, which say so.
+    if done.returncode == pytest.ExitCode.USAGE_ERROR:
+        raise pytest.UsageError(done.stderr)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let no test be lost: the file of one that runs in another group must name its mark."""
+    texts = {path: path.read_text() for path in {item.path for item in items}}
+    for item in items:
+        for mark in item.iter_markers():
+            name = f"mark.{mark.name}"
+            if mark.name in GROUPS and name not in texts[item.path]:
+                raise pytest.UsageError(f"{item.nodeid} is marked, and its file does not say `{name}`")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
