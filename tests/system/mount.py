@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import pytest
 
-from pool import KIB, MIB, PATIENCE_SECONDS, Pool
+from pool import KIB, MIB, PATIENCE_SECONDS, Pool, pids_with
 
 DEVICE = "/dev/fuse"
 REFRESH = "user.ramlace.refresh"
@@ -150,10 +150,10 @@ class Mount:
 
     def _find_daemon(self) -> int:
         words = [b"--", str(self.directory).encode(), b""]
-        for entry in Path("/proc").iterdir():
+        for pid in pids_with(words[1]):
             with suppress(OSError):
-                if entry.name.isdecimal() and (entry / "cmdline").read_bytes().split(b"\0")[-3:] == words:
-                    return int(entry.name)
+                if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-3:] == words:
+                    return pid
         raise AssertionError(f"nobody serves {self.directory}: {self.log()}")
 
     def log(self) -> str:
