@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub struct Agenda<E> {
-    events: BTreeMap<(u64, u64), E>,
+    /// In boxes: nodes of the tree are moved about with what they hold.
+    events: BTreeMap<(u64, u64), Box<E>>,
     last: u64,
     /// The time, in milliseconds.
     pub now: u64,
@@ -21,7 +22,7 @@ impl<E> Default for Agenda<E> {
 impl<E> Agenda<E> {
     pub fn at(&mut self, when: u64, event: E) {
         self.last += 1;
-        self.events.insert((when.max(self.now), self.last), event);
+        self.events.insert((when.max(self.now), self.last), Box::new(event));
     }
 
     pub fn after(&mut self, delay: u64, event: E) {
@@ -32,7 +33,7 @@ impl<E> Agenda<E> {
     pub fn next(&mut self) -> Option<E> {
         let ((at, _), event) = self.events.pop_first()?;
         self.now = at;
-        Some(event)
+        Some(*event)
     }
 
     /// A moment as the product's code has it.

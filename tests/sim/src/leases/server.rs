@@ -168,9 +168,17 @@ impl Run {
         let now = self.agenda.now;
         let is_quiet = now < self.server.quiet_until && self.bug != LeaseBug::NewLifeDoesNotWait;
         let held = std::mem::take(&mut self.server.held);
+        // Where one up to a number is pending, one up to a larger number is: the table is asked for what that leaves open.
+        let (mut none_up_to, mut one_up_to) = (0, u64::MAX);
         for held in held {
-            let leases = &self.server.leases;
-            let waits = held.newest.is_some_and(|newest| leases.pending_until(Slot(0), newest).is_some());
+            let newest = held.newest.unwrap_or(0);
+            if newest > none_up_to && newest < one_up_to {
+                match self.server.leases.pending_until(Slot(0), newest) {
+                    Some(_) => one_up_to = newest,
+                    None => none_up_to = newest,
+                }
+            }
+            let waits = newest >= one_up_to;
             if is_quiet || waits {
                 if now > held.arrived + HOLD_MILLIS + WAKE_MILLIS {
                     return Err(format!("an answer waits since {} ms", held.arrived));
