@@ -1,7 +1,11 @@
 """What the documents say of the code and its tests, held to what is there.
 
+usage: contract.py
+
+Prints what is wrong, and exits with 1 when there is anything.
+
 * Each numbered clause of docs/SEMANTICS.md names tests, these exist and cite it, and no other does (promises.py).
-* docs/SECURITY.md names tests that exist, and each cell of its table of threats names one, or says what is open.
+* docs/SECURITY.md names tests, these exist, and each cell of its table of threats names one, or says what is open.
 * Each path that a document names exists.
 * A comment that cites a decision cites a page of docs/records/ that exists.
 * docs/OPERATIONS.md explains every line that a server or a mount writes into its log.
@@ -9,6 +13,8 @@
 """
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -43,9 +49,8 @@ CITED = re.compile(r"\bdecisions? (?:\d+|`[^`]*`)")
 def problems(root: Path, found: list[Path]) -> Iterator[str]:
     """Yield what is wrong with the documents among the files of a checkout."""
     found = [path for path in found if path.is_file()]
-    functions = functions_of(found)
     yield from promises.problems(root, found)
-    yield from unheld_threats(root, functions)
+    yield from unheld_threats(root, found)
     yield from missing_files(root, found)
     yield from uncited_decisions(root, found)
     yield from wrong_variables(root, found)
@@ -58,19 +63,16 @@ def text_of(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
         yield path, path.read_text(errors="replace")
 
 
-def functions_of(found: list[Path]) -> set[str]:
-    """Return the names of all functions, tests among them."""
-    functions: set[str] = set()
-    for _, text in text_of(path for path in found if path.suffix in {".py", ".rs"}):
-        functions.update(re.findall(r"\b(?:def|fn) ([a-z0-9_]+)\b", text))
-    return functions
-
-
-def unheld_threats(root: Path, functions: set[str]) -> Iterator[str]:
+def unheld_threats(root: Path, found: list[Path]) -> Iterator[str]:
     """Yield the cells of the table of threats that no test holds and that do not say what is open."""
+    sources = text_of(path for path in found if path.suffix in {".py", ".rs"})
+    functions = [function for path, source in sources for function in promises.functions_of(path, source)]
+    tests = {function.name for function in functions if function.is_test}
+    others = {function.name for function in functions} - tests
     text = (root / "docs/SECURITY.md").read_text()
-    for test in sorted(set(SENTENCE.findall(text)) - functions):
-        yield f"docs/SECURITY.md: names the test {test}, which does not exist"
+    for test in sorted(set(SENTENCE.findall(text)) - tests):
+        why = "is no test" if test in others else "does not exist"
+        yield f"docs/SECURITY.md: names the test {test}, which {why}"
     table = text.partition("## Who can do what")[2].partition("\n## ")[0]
     rows = [line.strip("|\n ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
     for who, *cells in rows[1:]:
@@ -137,3 +139,17 @@ def wrong_variables(root: Path, found: list[Path]) -> Iterator[str]:
         yield f"docs/ENVIRONMENT.md: {name} is read and not described"
     for name in sorted(told - read):
         yield f"docs/ENVIRONMENT.md: {name} is described, and nothing reads it"
+
+
+def main() -> int:
+    """Check the checkout that this file is in; return the exit code."""
+    root = Path(__file__).resolve().parent.parent
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode()
+    wrong = list(problems(root, [root / name for name in listed.split("\0") if name]))
+    print("\n".join(wrong), end="\n" if wrong else "")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

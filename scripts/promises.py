@@ -7,6 +7,7 @@ function, its decorators, documentation and attributes: `# SEMANTICS 7.2` in Pyt
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 SEMANTICS = "docs/SEMANTICS.md"
@@ -14,34 +15,51 @@ SEMANTICS = "docs/SEMANTICS.md"
 TEST = re.compile(r"`([a-z0-9_]{12,})`")
 CITATION = re.compile(r"\s*(?:#|//) SEMANTICS (\d+(?:\.\d+)?(?:, \d+(?:\.\d+)?)*)$")
 FUNCTION = re.compile(r"\s*(?:pub(?:\([a-z]+\))? )?(?:const |async |unsafe )*(?:def|fn) ([a-z0-9_]+)\b")
+# What makes a function of Rust a test. One of Python is a test by its name, in a file that is collected.
+ATTRIBUTE = re.compile(r"\s*#\[(?:tokio::)?test\b")
+
+
+@dataclass
+class Function:
+    """A function of a source file."""
+
+    path: Path
+    line: int
+    name: str
+    # The clauses that the comments directly above it cite.
+    cited: set[str]
+    is_test: bool
 
 
 def problems(root: Path, found: list[Path]) -> Iterator[str]:
     """Yield what is wrong with the clauses of docs/SEMANTICS.md, the tests behind them, and what these tests cite."""
     clauses, wrong = clauses_of((root / SEMANTICS).read_text())
     yield from wrong
-    functions: dict[str, list[tuple[Path, int, set[str]]]] = {}
+    functions: dict[str, list[Function]] = {}
     for path in found:
         # The tests of this make checkouts of their own.
         if path.suffix not in {".py", ".rs"} or path.name == "test_contract.py":
             continue
         text = path.read_text(errors="replace")
-        for line, name, cited in functions_of(text):
-            functions.setdefault(name, []).append((path.relative_to(root), line, cited))
+        for function in functions_of(path.relative_to(root), text):
+            functions.setdefault(function.name, []).append(function)
         for line in citations_of_nothing(text):
             yield f"{path.relative_to(root)}:{line}: cites SEMANTICS, and no test follows"
     for clause, tests in clauses.items():
         for test in tests - functions.keys():
             yield f"{SEMANTICS}: {clause} names the test {test}, which does not exist"
         for test in tests & functions.keys():
-            for path, line, cited in functions[test]:
-                if clause not in cited:
-                    yield f"{path}:{line}: {test} does not cite the clause that names it: SEMANTICS {clause}"
-    for test, places in functions.items():
-        for path, line, cited in places:
-            for clause in sorted(cited):
-                if test not in clauses.get(clause, ()):
-                    yield f"{path}:{line}: {test} cites SEMANTICS {clause}, which does not name it"
+            for function in functions[test]:
+                at = f"{function.path}:{function.line}: {test}"
+                if clause not in function.cited:
+                    yield f"{at} does not cite the clause that names it: SEMANTICS {clause}"
+                if not function.is_test:
+                    yield f"{at} is no test, and SEMANTICS {clause} names it as one"
+    for function in (function for places in functions.values() for function in places):
+        at = f"{function.path}:{function.line}: {function.name}"
+        for clause in sorted(function.cited):
+            if function.name not in clauses.get(clause, ()):
+                yield f"{at} cites SEMANTICS {clause}, which does not name it"
 
 
 def clauses_of(text: str) -> tuple[dict[str, set[str]], list[str]]:
@@ -67,17 +85,22 @@ def clauses_of(text: str) -> tuple[dict[str, set[str]], list[str]]:
     return clauses, wrong
 
 
-def functions_of(text: str) -> Iterator[tuple[int, str, set[str]]]:
-    """Yield the functions of a source file: line, name, and the clauses that the comments directly above them cite."""
+def functions_of(path: Path, text: str) -> Iterator[Function]:
+    """Yield the functions of a source file, with what stands directly above them."""
     cited: set[str] = set()
+    runs = False
     for number, line in enumerate(text.splitlines(), 1):
         if citation := CITATION.match(line):
             cited |= set(citation[1].split(", "))
+        elif ATTRIBUTE.match(line):
+            runs = True
         elif function := FUNCTION.match(line):
-            yield number, function[1], cited
-            cited = set()
+            name = function[1]
+            collected = name.startswith("test_") and path.name.startswith("test_")
+            yield Function(path, number, name, cited, runs if path.suffix == ".rs" else collected)
+            cited, runs = set(), False
         elif not line.strip():
-            cited = set()
+            cited, runs = set(), False
 
 
 def citations_of_nothing(text: str) -> Iterator[int]:

@@ -105,6 +105,10 @@ DOCUMENT, TESTS, OTHERS = "docs/SEMANTICS.md", "tests/test_a.py", "crates/a.rs"
             (OTHERS, "    // SEMANTICS 2.1\n", ""),
             f"{OTHERS}:4: a_test_in_the_other_language does not cite the clause that names it: SEMANTICS 2.1",
         ),
+        (
+            (OTHERS, "    #[test]\n", ""),
+            f"{OTHERS}:4: a_test_in_the_other_language is no test, and SEMANTICS 2.1 names it as one",
+        ),
         # And back.
         (
             (TESTS, "2.1, 2.2", "1, 2.1, 2.2"),
@@ -158,3 +162,20 @@ def test_other_documents_are_held_to_what_is_there(checkout: Checkout) -> None:
     assert list(contract.unexplained_lines(checkout.root, found)) == [
         "crates/server/src/a.rs: docs/OPERATIONS.md does not explain the line 'ramlace: nobody knows this'"
     ]
+
+
+def test_a_threat_is_held_by_tests_and_by_no_other_function(checkout: Checkout) -> None:
+    list(checkout.problems())
+    page, source = checkout.root / "docs/SECURITY.md", checkout.root / "crates/b.rs"
+    page.write_text(
+        "## Who can do what\n\n| who | reads |\n|---|---|\n| all | no: `one_helper_of_tests`, `no_such_test_here` |\n"
+    )
+    helper = "fn one_helper_of_tests() {}\n"
+    source.write_text(helper)
+    gone = "docs/SECURITY.md: names the test no_such_test_here, which does not exist"
+    assert list(contract.unheld_threats(checkout.root, [source])) == [
+        gone,
+        "docs/SECURITY.md: names the test one_helper_of_tests, which is no test",
+    ]
+    source.write_text(f"#[tokio::test]\nasync {helper}")
+    assert list(contract.unheld_threats(checkout.root, [source])) == [gone]
