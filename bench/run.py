@@ -1,6 +1,6 @@
 """Measure ramlace beside the machine's own limits, in turns, in the same run.
 
-usage: bench/run.py [--quick] [--only TEXT] [--files N] [--json FILE]
+usage: bench/run.py [--quick] [--only TEXT] [--files N] [--proof PROGRAM] [--json FILE]
 
 Starts a pool of its own, runs the drivers, and prints a table: each figure, the limit measured
 beside it, their ratio, and the CPU time of both sides. Every figure is the median of 5 rounds;
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import coherence
 import machine
 import mounts
 import mpiio
@@ -41,6 +42,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round; the numbers mean nothing")
     parser.add_argument("--only", default="", metavar="TEXT", help="only figures whose name contains TEXT")
     parser.add_argument("--files", type=int, default=trees.FILES, help="files of the tree for `trees`")
+    parser.add_argument("--proof", type=Path, metavar="PROGRAM", help="what `strict` is compared with (see there)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples to FILE")
     return parser.parse_args()
 
@@ -73,8 +75,10 @@ def measure(args: argparse.Namespace) -> list[dict]:
         rows += [row for figure in mounts.figures(pool, args, run) for row in report.rows(figure)]
         progress("refresh")
         rows += refreshing.rows(pool, args.quick, args.only)
+        progress("coherence")
+        rows += coherence.rows(pool, args.quick, args.only)
         progress("strict mounts")
-        rows += strict.rows(pool, args.quick, args.only)
+        rows += strict.rows(pool, args.quick, args.only, args.proof)
         progress("trees")
         rows += trees.rows(pool, args.quick, args.only, args.files)
         progress("MPI-IO")

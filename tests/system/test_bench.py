@@ -28,6 +28,16 @@ FIGURES = (
     "trees, rm -rf, messages a file",
     "trees, untar, messages a file, sent later",
     "trees, ls -lR again",
+    "coherent alone, read 4 KiB, cold",
+    "coherent alone, write 1 MiB",
+    "coherent alone, mapped stores and msync",
+    "coherent alone, small files opened, read and closed",
+    "mount, msync of pages with stores: 1",
+    "mount, msync of pages with stores, which another mount has mapped: 16",
+    "mount, msync, a page of 4,096 beside one of 256",
+    "mount, refresh of an unchanged mapped GiB",
+    "strict, a page that changes sides",
+    "strict, scan of what another mount has stored, of a cold read",
 )
 PYTHON_FIGURES = ("column sums, numpy, first scan", "column sums, numpy, warm")
 
@@ -72,6 +82,38 @@ def test_only_what_is_asked_for_is_measured(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     names = [row["name"] for row in json.loads(target.read_text())["figures"]]
     assert names == ["read 4 KiB, tcp, p50", "read 4 KiB, tcp, p99"]
+
+
+# Two names of one file stand for a file on two mounts.
+PROOF = """#!/bin/sh
+truncate -s 4096 "$1/f" && ln "$1/f" "$2/f" && echo up && read line
+"""
+
+
+def test_a_page_that_changes_sides_is_measured_beside_another_program(tmp_path: Path) -> None:
+    target, proof = tmp_path / "bench.json", tmp_path / "proof"
+    proof.write_text(PROOF)
+    proof.chmod(0o755)
+    done = run("--quick", "--only", "strict, a page", "--proof", str(proof), "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    name = "strict, a page that changes sides"
+    rows = {row["name"].removeprefix(name): row["figure"]["value"] for row in json.loads(target.read_text())["figures"]}
+    ours, theirs, trip, ratio = (
+        rows[part]
+        for part in (
+            "",
+            ", the other program's",
+            ", a round trip of 64 bytes",
+            ", of twice the other program's and a round trip",
+        )
+    )
+    assert 0 < theirs < ours
+    assert ratio == ours / (2 * theirs + trip)
+    # One that does not say that it is up is no silent gap in the table.
+    proof.write_text("#!/bin/sh\n")
+    done = run("--quick", "--only", "strict, a page", "--proof", str(proof))
+    assert done.returncode == 1
+    assert "did not say that it is up" in done.stderr
 
 
 def test_trees_are_measured_beside_null_fuse_and_where_no_wake_goes_between_cores(tmp_path: Path) -> None:
