@@ -169,6 +169,33 @@ def test_stores_and_writes_into_one_page_all_survive(machines: Machines, program
     assert list(seen) == ["11"]
 
 
+_REACHES = """
+import ctypes
+file = os.open({path!r}, os.O_RDWR)
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+view = libc.mmap(None, {length}, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+"""
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_mapping_reaches_farther_when_its_kernel_has_heard_of_the_size(machines: Machines, strict: bool) -> None:
+    here, there = (machines.here, machines.there) if strict else (machines.coherent, machines.here)
+    machines.file(length=PAGE)
+    with Program(_REACHES.format(path=str(here / "file"), length=LENGTH)) as program:
+        assert program.ask("ctypes.string_at(view, 1)") == bytes(1)
+        with (there / "file").open("r+b", buffering=0) as file:
+            assert os.pwrite(file.fileno(), b"more", LENGTH - 4) == 4
+        assert program.ask("os.fstat(file).st_size") == LENGTH
+        assert program.ask(f"ctypes.string_at(view + {LENGTH - 4}, 4)") == b"more"
+        program.run(f"ctypes.memset(view + {PAGE}, 7, 1)")
+        with (there / "file").open("r+b", buffering=0) as file, mmap.mmap(file.fileno(), 0) as other:
+            if not strict:
+                program.run("os.fsync(file)")
+            assert other[PAGE] == 7
+
+
 _COMMITS = """
 import sqlite3
 pool = sqlite3.connect({path!r}, timeout=60, isolation_level=None)
