@@ -36,6 +36,7 @@ FORBIDDEN: dict[str, dict[str, set[str]] | set[str]] = {
     "sb": {STRICT: {"00"}, COHERENT: set(), PUBLISHED: {"00"}, RELAXED: set()},
     "lb": {"11"},
     "iriw": {STRICT: {"1010"}, COHERENT: set(), PUBLISHED: set(), RELAXED: set()},
+    "wrc": {STRICT: {"110"}, COHERENT: set(), PUBLISHED: set(), RELAXED: set()},
     "corr": {"10"},
     "own": lacking(2),
     "neighbours": lacking(2),
@@ -55,6 +56,11 @@ def forbidden(test: str, mode: str) -> set[str]:
     return words if isinstance(words, set) else words[mode]
 
 
+def calls_of(mode: str) -> str:
+    """Return what programs do in a mode beside their stores and loads."""
+    return {PUBLISHED: "publishes", RELAXED: "refreshes"}.get(mode, "none")
+
+
 def build(directory: Path) -> Path:
     """Compile the races; skip where there is no compiler."""
     if not shutil.which("cc"):
@@ -67,13 +73,13 @@ def build(directory: Path) -> Path:
     return program
 
 
-def race(program: Path, test: str, runs: int, here: Path, there: Path, calls: str = "none") -> dict[str, int]:
-    """Run one race between two mounts of one file, with the mode's calls; return how often each word was seen."""
-    with here.open("wb") as file:
+def race(program: Path, test: str, runs: int, *paths: Path, calls: str = "none") -> dict[str, int]:
+    """Run one race between two or three mounts of one file, with the mode's calls; return how often each word came."""
+    with paths[0].open("wb") as file:
         file.truncate(LENGTH)
-    # The other kernel hears of the size when it is asked for it.
-    assert there.stat().st_size == LENGTH
-    words = [str(program), test, str(runs), calls, str(here), str(there)]
+    # The other kernels hear of the size when they are asked for it.
+    assert all(path.stat().st_size == LENGTH for path in paths)
+    words = [str(program), test, str(runs), calls, *map(str, paths)]
     done = subprocess.run(words, capture_output=True, check=False, text=True, timeout=SECONDS)
     assert done.returncode == 0, (done.returncode, done.stderr)
     seen = {word: int(count) for word, count in (line.split() for line in done.stdout.splitlines())}

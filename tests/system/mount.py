@@ -132,12 +132,15 @@ class Daemon:
 class Mount:
     """A pool on a directory of its own; `close` takes it away and checks that nothing is left."""
 
-    def __init__(self, pool: Pool, *words: str, variables: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, pool: Pool, *words: str, variables: dict[str, str] | None = None, program: str | None = None
+    ) -> None:
         self.pool = pool
         self.directory = pool.runtime / f"mount {next(_numbers)}"
         self.directory.mkdir()
         try:
-            mounted = pool.run("mount", *words, str(self.directory), "--json", variables=variables)
+            words = ("mount", *words, str(self.directory), "--json")
+            mounted = pool.run(*words, variables=variables, program=program)
             self.report = json.loads(mounted.stdout)
             self.daemon = Daemon(self._find_daemon())
         except BaseException:

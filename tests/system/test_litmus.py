@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from litmus import COHERENT, FORBIDDEN, LONG, MODES, PUBLISHED, RELAXED, STRICT, build, forbidden, race
+from litmus import COHERENT, FORBIDDEN, LONG, MODES, PUBLISHED, RELAXED, STRICT, build, calls_of, forbidden, race
 from mount import Mount
 from pool import Pool
 
@@ -47,13 +47,12 @@ def test_no_outcome_is_seen_that_the_mode_forbids(
 ) -> None:
     first, second = pairs[mode]
     here, there = first / place / "file", second / place / "file"
-    calls = {PUBLISHED: "publishes", RELAXED: "refreshes"}.get(mode, "none")
     seen = Counter[str]()
     for _ in range(TURNS_RELAXED if mode == RELAXED else TURNS):
         # Those of the other modes wait meanwhile.
         for mount in itertools.chain(*pairs.values()):
             mount.daemon.watch()
-        seen.update(race(program, test, RUNS, here, there, calls))
+        seen.update(race(program, test, RUNS, here, there, calls=calls_of(mode)))
     print(f"litmus | {test} | {mode} | {dict(seen)}")
     assert not forbidden(test, mode) & set(seen), f"{mode} forbids {sorted(forbidden(test, mode))}, and saw {seen}"
 

@@ -1,8 +1,9 @@
 /* What programs on several machines see of each other: small races, run again and again, each with its own processes.
  *
- *   litmus TEST RUNS PUBLISH PATH PATH
+ *   litmus TEST RUNS CALLS PATH PATH [PATH]
  *
- * Both paths are one file, on two mounts. With PUBLISH each store is followed by msync. A run's outcome is a word of what was seen
+ * The paths are one file, on two or three mounts. What CALLS names is done with each store and load: msync, a refresh, or nothing. On the third
+ * mount somebody else looks at the same pages all the time, and sees no number go back. A run's outcome is a word of what was seen
  * of the run's own stores, 1 for new and 0 for old; each word is printed with how often it came. Runs store their number,
  * so that nothing has to be set back between them.
  */
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -29,6 +31,7 @@ typedef _Atomic uint64_t cell;
 
 /* What the crew of a test shares beside the file. */
 struct shared {
+    atomic_int is_over;
     atomic_uint arrived, round;
     uint64_t seen[CREW_MAX][SEEN_MAX];
 };
@@ -43,7 +46,8 @@ struct member {
 static struct shared *shared;
 static unsigned crew;
 static int publishes, refreshes;
-static const char *paths[2];
+static const char *paths[3];
+static int machines;
 
 static void fail(const char *what)
 {
@@ -137,6 +141,20 @@ static void iriw(struct member *me, uint64_t run, uint64_t *seen)
     } else {
         seen[0] = is_new(at(me, mine, 0), run);
         seen[1] = is_new(at(me, !mine, 0), run);
+    }
+}
+
+/* What one has seen and answered, a third sees as well. */
+static void wrc(struct member *me, uint64_t run, uint64_t *seen)
+{
+    if (me->number == 0) {
+        put(at(me, 0, 0), run);
+    } else if (me->number == 1) {
+        seen[0] = is_new(at(me, 0, 0), run);
+        put(at(me, 1, 0), seen[0] ? run : run - 1);
+    } else {
+        seen[0] = is_new(at(me, 1, 0), run);
+        seen[1] = is_new(at(me, 0, 0), run);
     }
 }
 
@@ -388,31 +406,34 @@ static const struct {
     int seen[CREW_MAX];
     /* Each run begins together. */
     int in_step;
+    /* The first words of its first two pages are numbers that only grow. */
+    int grows;
     void (*step)(struct member *, uint64_t, uint64_t *);
     void (*end)(struct member *, uint64_t);
 } tests[] = {
-    {"mp", 2, {0, 2}, 1, mp, 0},
-    {"sb", 2, {1, 1}, 1, sb, 0},
-    {"lb", 2, {1, 1}, 1, lb, 0},
-    {"iriw", 4, {0, 0, 2, 2}, 1, iriw, 0},
-    {"corr", 2, {0, 2}, 1, corr, 0},
-    {"own", 2, {1, 1}, 1, own, 0},
-    {"neighbours", 2, {1, 1}, 1, neighbours, 0},
-    {"mapwrite", 2, {1, 1}, 1, mapwrite, 0},
-    {"mapcut", 2, {1, 1}, 1, mapcut, 0},
-    {"append", 2, {1, 1}, 1, append, 0},
-    {"excl", 2, {1, 1}, 1, excl, 0},
-    {"rename", 2, {1, 1}, 1, move, 0},
-    {"lock", 2, {2, 2}, 1, lock, 0},
-    {"spin", 2, {1, 1}, 0, spin, spin_end},
-    {"ring", 2, {1, 1}, 0, ring, 0},
-    {"places", 4, {1, 1, 1, 1}, 0, places, 0},
+    {"mp", 2, {0, 2}, 1, 1, mp, 0},
+    {"sb", 2, {1, 1}, 1, 1, sb, 0},
+    {"lb", 2, {1, 1}, 1, 1, lb, 0},
+    {"iriw", 4, {0, 0, 2, 2}, 1, 1, iriw, 0},
+    {"wrc", 3, {0, 1, 2}, 1, 1, wrc, 0},
+    {"corr", 2, {0, 2}, 1, 1, corr, 0},
+    {"own", 2, {1, 1}, 1, 1, own, 0},
+    {"neighbours", 2, {1, 1}, 1, 0, neighbours, 0},
+    {"mapwrite", 2, {1, 1}, 1, 0, mapwrite, 0},
+    {"mapcut", 2, {1, 1}, 1, 0, mapcut, 0},
+    {"append", 2, {1, 1}, 1, 0, append, 0},
+    {"excl", 2, {1, 1}, 1, 0, excl, 0},
+    {"rename", 2, {1, 1}, 1, 0, move, 0},
+    {"lock", 2, {2, 2}, 1, 0, lock, 0},
+    {"spin", 2, {1, 1}, 0, 0, spin, spin_end},
+    {"ring", 2, {1, 1}, 0, 0, ring, 0},
+    {"places", 4, {1, 1, 1, 1}, 0, 0, places, 0},
 };
 enum { TESTS = sizeof tests / sizeof *tests };
 
 static void play(unsigned test, int number, uint64_t runs, unsigned *counts)
 {
-    struct member me = {.number = number, .path = paths[number % 2]};
+    struct member me = {.number = number, .path = paths[number % machines]};
     me.file = open(me.path, O_RDWR);
     if (me.file < 0)
         fail(me.path);
@@ -443,20 +464,49 @@ static void play(unsigned test, int number, uint64_t runs, unsigned *counts)
         tests[test].end(&me, runs);
 }
 
+/* Somebody on another machine looks at the first pages again and again. */
+static void watch(unsigned test)
+{
+    /* Also when the others end early. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL))
+        fail("prctl");
+    int file = open(paths[2], O_RDONLY);
+    if (file < 0)
+        fail(paths[2]);
+    cell *memory = mmap(0, PAGES * PAGE, PROT_READ, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED)
+        fail("mmap");
+    uint64_t last[4] = {0};
+    while (!atomic_load(&shared->is_over)) {
+        for (int page = 0; page < 4; page++) {
+            volatile uint64_t now = 0;
+            may_be_gone = 1;
+            if (!sigsetjmp(gone, 1))
+                now = atomic_load(memory + page * PAGE / 8);
+            may_be_gone = 0;
+            check(!tests[test].grows || now >= last[page], "a number went back for who only looks");
+            last[page] = now;
+        }
+        usleep(50);
+    }
+}
+
 int main(int argc, char **argv)
 {
     unsigned test = 0, bits = 0, counts[1 << CREW_MAX] = {0};
-    while (argc == 6 && test < TESTS && strcmp(tests[test].name, argv[1]))
+    machines = argc - 4;
+    int is_asked = machines == 2 || machines == 3;
+    while (is_asked && test < TESTS && strcmp(tests[test].name, argv[1]))
         test++;
-    if (argc != 6 || test == TESTS) {
-        fprintf(stderr, "usage: litmus TEST RUNS PUBLISH PATH PATH\n");
+    if (!is_asked || test == TESTS) {
+        fprintf(stderr, "usage: litmus TEST RUNS CALLS PATH PATH [PATH]\n");
         return 2;
     }
     uint64_t runs = strtoull(argv[2], 0, 10);
     publishes = !strcmp(argv[3], "publishes");
     refreshes = !strcmp(argv[3], "refreshes");
-    paths[0] = argv[4];
-    paths[1] = argv[5];
+    for (int machine = 0; machine < machines; machine++)
+        paths[machine] = argv[4 + machine];
     crew = tests[test].crew;
     for (unsigned one = 0; one < crew; one++)
         bits += (unsigned)tests[test].seen[one];
@@ -464,7 +514,16 @@ int main(int argc, char **argv)
     if (shared == MAP_FAILED)
         fail("mmap");
     signal(SIGBUS, is_gone);
-    pid_t others[CREW_MAX] = {0};
+    pid_t others[CREW_MAX] = {0}, watcher = 0;
+    if (machines == 3) {
+        watcher = fork();
+        if (watcher < 0)
+            fail("fork");
+        if (watcher == 0) {
+            watch(test);
+            return 0;
+        }
+    }
     for (unsigned one = 1; one < crew; one++) {
         others[one] = fork();
         if (others[one] < 0)
@@ -480,6 +539,10 @@ int main(int argc, char **argv)
         if (waitpid(others[one], &status, 0) < 0 || status)
             return 3;
     }
+    atomic_store(&shared->is_over, 1);
+    int status;
+    if (watcher && (waitpid(watcher, &status, 0) < 0 || status))
+        return 3;
     for (unsigned word = 0; word < 1U << bits; word++) {
         if (!counts[word])
             continue;
