@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -113,6 +114,22 @@ class Mpi:
         elif code == 0:
             assert not report.exists() or set(re.findall(r"^opens (\d+)", report.read_text(), re.MULTILINE)) <= {"0"}
         return done
+
+    def killed(self, pool: Pool, *words: str | Path) -> str:
+        """Start one rank, kill it when it has said a line, and return that."""
+        alone = subprocess.Popen(
+            list(map(str, words)),
+            env={**os.environ, **VARIABLES, "LD_PRELOAD": str(self.library), "RAMLACE_POOL": pool.name},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert alone.stdout
+            return alone.stdout.readline()
+        finally:
+            os.killpg(alone.pid, signal.SIGKILL)
+            alone.communicate(timeout=PATIENCE_SECONDS)
 
 
 Scheduled = dict[tuple[int, int], tuple[float, float]]

@@ -6,7 +6,6 @@ A program whose files quietly went to a local disk would pass, too: every test a
 import os
 import re
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
@@ -239,19 +238,7 @@ def test_a_rank_that_is_killed_leaves_no_lock_and_no_pointer_in_the_way(
     mpi: Mpi, shared_pool: Pool, place: str
 ) -> None:
     file = f"ramlace:{place}/file"
-    alone = subprocess.Popen(
-        [str(mpi.program("mpiio_test")), "killed", file],
-        env={**os.environ, **VARIABLES, "LD_PRELOAD": str(mpi.library), "RAMLACE_POOL": shared_pool.name},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert alone.stdout
-        assert alone.stdout.readline() == "writing\n"
-    finally:
-        os.killpg(alone.pid, signal.SIGKILL)
-        alone.communicate(timeout=PATIENCE_SECONDS)
+    assert mpi.killed(shared_pool, mpi.program("mpiio_test"), "killed", file) == "writing\n"
     # The locks go with the session, ten seconds later.
     mpi.run(shared_pool, 2, mpi.program("mpiio_test"), "atomic", file)
     mpi.run(shared_pool, 2, mpi.program("mpiio_test"), "shared", file)

@@ -12,8 +12,8 @@ from conftest import NewPool
 from mpi_library import Mpi, build
 from pool import Pool
 
-# Elements of one message, runs of one list, and items for which a list does: far fewer than usually.
-LIMITS = ("-DMESSAGE_MAX=2097152", "-DRUNS_MAX=65536", "-DTILED_ITEMS_MIN=0")
+# Elements of one message, runs of one list, items for which a list does, and threads that send: far fewer than usually.
+LIMITS = ("-DMESSAGE_MAX=2097152", "-DRUNS_MAX=65536", "-DTILED_ITEMS_MIN=0", "-DSENDERS_MAX=0")
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,13 @@ def test_random_views_that_repeat_move_the_same_bytes_by_tiles(
 ) -> None:
     narrow.run(shared_pool, 1, narrow.program("fuzz"), f"ramlace:{place}/file", str(seed), "12")
     assert int(re.findall(r"tiled (\d+)", Path(narrow.directory / "report").read_text())[0]) > 0
+
+
+# SEMANTICS 98.12
+def test_small_accesses_need_no_thread_of_their_own(narrow: Mpi, shared_pool: Pool, place: str) -> None:
+    narrow.run(shared_pool, 1, narrow.program("behind"), "threads", f"ramlace:{place}/threads")
+    narrow.run(shared_pool, 1, narrow.program("small"), "image", f"ramlace:{place}/image", "5")
+    assert re.findall(r"behind (\d+)", Path(narrow.directory / "report").read_text()) == ["0"]
 
 
 # SEMANTICS 98.4

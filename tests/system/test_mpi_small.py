@@ -26,6 +26,8 @@ FAULTS = [
     "pointer",
     "together",
 ]
+# What tests/system/mpi/behind.c does: the same for rows that are on their way while the program goes on.
+BEHIND = ["goes_on", "limit", "again", "lost", "silent", "close", "threads"]
 
 
 def counts(pool: Pool) -> int:
@@ -101,6 +103,26 @@ def test_small_accesses_fail_and_wait_as_if_each_had_gone_by_itself(
     mpi: Mpi, shared_pool: Pool, place: str, case: str
 ) -> None:
     mpi.run(shared_pool, 1, mpi.program("faults"), case, f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.12, 98.13
+@pytest.mark.parametrize("case", BEHIND)
+def test_rows_on_their_way_do_not_keep_the_program_waiting(mpi: Mpi, shared_pool: Pool, place: str, case: str) -> None:
+    mpi.run(shared_pool, 1, mpi.program("behind"), case, f"ramlace:{place}/file")
+    assert reported(mpi, "behind")[0] > 0
+
+
+# SEMANTICS 98.12
+def test_a_rank_that_is_killed_takes_no_more_with_it_than_what_it_has_kept(
+    mpi: Mpi, shared_pool: Pool, place: str
+) -> None:
+    assert mpi.killed(shared_pool, mpi.program("small"), "killed", f"ramlace:{place}/file") == "kept\n"
+    with shared_pool.connect() as pool:
+        found = pool.read_bytes(f"{place}/file")
+    # Those that came before it was clear that more would.
+    sent = [bytes(1 + (row * 7 + at) % 255 for at in range(480)) for row in range(16)]
+    assert found.startswith(b"".join(sent))
+    mpi.run(shared_pool, 2, mpi.program("small"), "promises", f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.12, 98.13

@@ -22,8 +22,8 @@ void counters_report(void)
         return;
     char line[256];
     int length = snprintf(line, sizeof line,
-                          "opens %ld reads %ld writes %ld kept %ld ahead %ld exchanges %ld tiled %ld background %ld\n",
-                          counters.opens, counters.reads, counters.writes, counters.kept, counters.ahead,
+                          "opens %ld reads %ld writes %ld kept %ld behind %ld ahead %ld exchanges %ld tiled %ld background %ld\n",
+                          counters.opens, counters.reads, counters.writes, counters.kept, counters.behind, counters.ahead,
                           counters.exchanges, counters.tiled, counters.background);
     /* One write, at the end: lines of several processes do not mix. */
     int descriptor = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);

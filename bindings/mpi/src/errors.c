@@ -47,6 +47,32 @@ int error_class(void)
     return told;
 }
 
+struct failure error_keep(int class)
+{
+    struct failure failure = {class, ""};
+    if (class != MPI_SUCCESS && class == told)
+        strcpy(failure.sentence, sentence);
+    told = MPI_SUCCESS;
+    return failure;
+}
+
+int error_retell(const struct failure *failure)
+{
+    if (failure->class != MPI_SUCCESS && failure->sentence[0] != '\0') {
+        told = failure->class;
+        strcpy(sentence, failure->sentence);
+    }
+    return failure->class;
+}
+
+const char *error_text(int class, char text[MPI_MAX_ERROR_STRING])
+{
+    int length;
+    if (class == told)
+        return sentence;
+    return PMPI_Error_string(class, text, &length) == MPI_SUCCESS ? text : "";
+}
+
 /* A code of this class whose string is `text`; the class itself where the MPI library gives no such code. MPICH 4.0 makes
  * one for its own classes whose string is another one's. */
 static int code_with_text(int class, const char *text)

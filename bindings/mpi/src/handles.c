@@ -50,14 +50,21 @@ void file_remove(struct file *file)
     pthread_mutex_unlock(&files_lock);
 }
 
+static void settle_at_the_end(struct file *file)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int error = small_settle(file);
+    if (error != MPI_SUCCESS)
+        fprintf(stderr, "ramlace: %s: what was written last is lost (%s): MPI_File_close would have told the program\n",
+                file->name.path, error_text(error, text));
+}
+
 void files_settle(void)
 {
     pthread_mutex_lock(&files_lock);
     for (size_t bucket = 0; bucket < BUCKETS; bucket++)
         for (struct file *file = files[bucket]; file != NULL; file = file->next)
-            if (small_settle(file) != MPI_SUCCESS)
-                fprintf(stderr, "ramlace: %s: what was written last is lost (%s): MPI_File_close would have told the program\n",
-                        file->name.path, ramlace_error());
+            settle_at_the_end(file);
     pthread_mutex_unlock(&files_lock);
 }
 

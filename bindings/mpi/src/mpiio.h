@@ -183,6 +183,26 @@ struct view {
     char representation[MPI_MAX_DATAREP_STRING + 1];
 };
 
+/* What error_class() has told in one thread, for another one to tell. */
+struct failure {
+    int class;
+    char sentence[MPI_MAX_ERROR_STRING];
+};
+
+/* Writes that are not at the servers yet, guarded by the lock of the small accesses: see behind.c. */
+struct behind {
+    /* The buffer that is filled; those that wait for their turn, of which the first may be on its way; and empty ones. */
+    struct batch *filling, *first, **last, *spare;
+    /* Buffers that have ever been left to whoever sends them, and those that were sent. */
+    uint64_t handed, sent;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool running, ending, sending;
+    /* What went wrong and no call has told yet; and that it was a server which says nothing. */
+    struct failure lost;
+    bool silent;
+};
+
 /* Small accesses that are put together: see small.c. */
 struct small {
     pthread_mutex_t lock;
@@ -190,11 +210,7 @@ struct small {
     int64_t write_room, read_room;
     /* Small ones since something else was done. */
     int writes_in_a_row, reads_in_a_row;
-    /* Writes that are not sent yet, by their offsets; their bytes are in the order of the calls. */
-    char *bytes;
-    struct kept *runs;
-    size_t count;
-    int64_t used;
+    struct behind behind;
     /* What was read ahead and how much that should have been; and where the last small read ended. */
     char *ahead;
     int64_t ahead_from, ahead_bytes, window, read_end;
@@ -257,6 +273,11 @@ void handle_give_back(MPI_File handle);
 
 /* The class of what the C library said last. */
 int error_class(void);
+/* What error_class() has told of this class in this thread; and tells it in another one. */
+struct failure error_keep(int class);
+int error_retell(const struct failure *failure);
+/* What is known of an error of this class that was told last in this thread. */
+const char *error_text(int class, char text[MPI_MAX_ERROR_STRING]);
 /* The code for the program; a class that has a sentence by ramlace_error() brings it in its error string. */
 int error_code(int class);
 /* Tells the file's error handler, or the default one where `file` is NULL; returns the code for the program. */
@@ -372,7 +393,8 @@ bool exchange(struct file *file, struct transfer *transfer, int *error);
 /* ---- small.c: small accesses, put together ---- */
 
 void small_make(struct small *small);
-void small_free(struct small *small);
+/* Nothing is kept any more. */
+void small_end(struct file *file);
 /* As bytes_write() and bytes_read(), for a part of an access; small ones may be kept and read ahead. */
 int small_write(struct file *file, const struct access *access, const char *bytes, int64_t length, const struct runs *runs,
                 int64_t *moved);
@@ -386,6 +408,21 @@ int small_none(struct file *file);
 void small_changed(struct file *file);
 /* The same, with other limits from then on. */
 int small_resize(struct file *file, int64_t write_room, int64_t read_room);
+
+/* ---- behind.c: what is kept of small writes, and sent behind the program; the small accesses' lock is held ---- */
+
+/* Runs of an access that may be kept. */
+#define SMALL_RUNS_MAX 16
+
+void behind_make(struct behind *behind);
+/* Ends the thread; without the lock, when nothing is kept. */
+void behind_end(struct file *file);
+/* Keeps an access; false where there is no memory for it, or where something that was kept before is lost (`*error`). */
+bool behind_keep(struct file *file, const char *bytes, int64_t length, const struct runs *runs, int *error);
+/* Sends all that was kept when this began; what is lost of it is the error, once. The lock is given back meanwhile. */
+int behind_settle(struct file *file);
+/* Gives empty buffers back. */
+void behind_give_back(struct behind *behind);
 
 /* ---- calls.c ---- */
 
@@ -417,7 +454,7 @@ void shared_end(struct file *file, uint64_t files);
 /* ---- counters.c: what this process did, so that a test knows that it was us ---- */
 
 struct counters {
-    long opens, reads, writes, kept, ahead, exchanges, background, tiled;
+    long opens, reads, writes, kept, behind, ahead, exchanges, background, tiled;
 };
 extern struct counters counters;
 void counters_report(void);

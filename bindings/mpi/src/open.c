@@ -99,9 +99,9 @@ static void file_forget(struct file *file)
 {
     if (file->handle != MPI_FILE_NULL)
         handle_give_back(file->handle);
+    small_end(file);
     if (file->file != NULL)
         ramlace_close(file->file);
-    small_free(&file->small);
     tiling_free(&file->view.tiling);
     type_release(&file->view.etype);
     type_release(&file->view.filetype);

@@ -6,17 +6,11 @@
  * others' writes when it has done so behind them; between these calls the bytes may be here. In atomic mode they never are. */
 #include "mpiio.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* An access with more bytes or more runs than these is no small one. */
+/* An access with more bytes is no small one. */
 #define SMALL_BYTES_MAX (16 << 10)
-#define SMALL_RUNS_MAX 16
-/* Runs that are kept: as many as a client asks one server for at once (limits::RUNS_PER_REQUEST_MAX). */
-#define KEPT_RUNS_MAX 4096
-/* No chunk of a file has fewer bytes, or begins elsewhere than at a multiple of them. */
-#define CHUNK_BYTES_MIN (64 << 10)
 /* Reads that follow each other within this distance may be about to read what lies between, too. */
 #define NEAR_BYTES_MAX (128 << 10)
 /* What is read first behind a read; twice as much each time, up to the hint, while it is wanted. */
@@ -25,20 +19,17 @@
  * one in 16, in rows, and a row by itself costs as much as reading some ten times its bytes. */
 #define PASSED_FOR_ONE 20
 
-struct kept {
-    int64_t offset, length, at;
-};
-
 void small_make(struct small *small)
 {
     *small = (struct small){.write_room = SMALL_ROOM_DEFAULT, .read_room = SMALL_ROOM_DEFAULT};
     pthread_mutex_init(&small->lock, NULL);
+    behind_make(&small->behind);
 }
 
-void small_free(struct small *small)
+void small_end(struct file *file)
 {
-    free(small->bytes);
-    free(small->runs);
+    struct small *small = &file->small;
+    behind_end(file);
     free(small->ahead);
     pthread_mutex_destroy(&small->lock);
 }
@@ -82,148 +73,14 @@ static void count_one(int *in_a_row)
         ++*in_a_row;
 }
 
-/* ---- Writes ---- */
-
-/* Sends what is kept in one call; false where that does not do, for whatever reason. */
-static bool send_together(struct file *file)
-{
-    struct small *small = &file->small;
-    struct runs runs = {0};
-    int64_t at = 0;
-    bool in_order = true;
-    for (size_t i = 0; i < small->count && in_order; at += small->runs[i++].length)
-        in_order = small->runs[i].at == at;
-    char *sorted = in_order ? small->bytes : malloc(small->used);
-    int error = sorted ? MPI_SUCCESS : MPI_ERR_NO_MEM;
-    at = 0;
-    for (size_t i = 0; i < small->count && error == MPI_SUCCESS; i++) {
-        struct kept kept = small->runs[i];
-        if (!in_order)
-            memcpy(sorted + at, small->bytes + kept.at, kept.length);
-        at += kept.length;
-        error = runs_append(&runs, (ramlace_run){kept.offset, kept.length, 0, 1}, BYTES);
-    }
-    bool sent = error == MPI_SUCCESS && ramlace_pwrite_runs(file->file, sorted, at, runs.items, runs.count) == at;
-    runs_free(&runs);
-    if (!in_order)
-        free(sorted);
-    return sent;
-}
-
-/* Sends one kept run, chunk by chunk; the first error is told. False behind a server that says nothing. */
-static bool send_run(struct file *file, struct kept kept, int *error)
-{
-    while (kept.length > 0) {
-        int64_t part = CHUNK_BYTES_MIN - kept.offset % CHUNK_BYTES_MIN;
-        part = part < kept.length ? part : kept.length;
-        ramlace_run run = {kept.offset, part, 0, 1};
-        ssize_t done = ramlace_pwrite_runs(file->file, file->small.bytes + kept.at, part, &run, 1);
-        bool silent = done < 0 && (errno == ETIMEDOUT || errno == EHOSTDOWN);
-        if (*error == MPI_SUCCESS && done < part)
-            *error = done < 0 ? error_class() : MPI_ERR_NO_SPACE;
-        if (silent)
-            return false;
-        kept = (struct kept){kept.offset + part, kept.length - part, kept.at + part};
-    }
-    return true;
-}
-
-/* Sends what is kept. What cannot go together goes by itself, so that what cannot be written takes nothing else with it; but
- * a server that says nothing is not waited for again and again. What could not be written is given up: a call says so. */
-static int send_kept(struct file *file)
-{
-    struct small *small = &file->small;
-    int error = MPI_SUCCESS;
-    bool on = small->count > 0 && !send_together(file);
-    for (size_t i = 0; i < small->count && on; i++)
-        on = send_run(file, small->runs[i], &error);
-    small->count = 0;
-    small->used = 0;
-    return error;
-}
-
-/* How many kept runs begin at or before this offset. */
-static size_t kept_up_to(const struct small *small, int64_t offset)
-{
-    size_t low = 0, high = small->count;
-    /* Mostly behind the last one. */
-    if (high > 0 && small->runs[high - 1].offset <= offset)
-        return high;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (small->runs[middle].offset <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Keeps one run, which there is room for. */
-static int keep(struct file *file, int64_t offset, int64_t length, const char *bytes)
-{
-    struct small *small = &file->small;
-    size_t place = kept_up_to(small, offset);
-    struct kept *before = place > 0 ? &small->runs[place - 1] : NULL;
-    int64_t end_before = before ? before->offset + before->length : 0;
-    if (before && offset + length <= end_before) {
-        memcpy(small->bytes + before->at + (offset - before->offset), bytes, length);
-        return MPI_SUCCESS;
-    }
-    bool overlaps = (before && offset < end_before) ||
-                    (place < small->count && small->runs[place].offset < offset + length);
-    if (overlaps) {
-        int error = send_kept(file);
-        if (error != MPI_SUCCESS)
-            return error;
-        before = NULL;
-        place = 0;
-    }
-    memcpy(small->bytes + small->used, bytes, length);
-    if (before && offset == end_before && before->at + before->length == small->used) {
-        before->length += length;
-    } else {
-        memmove(&small->runs[place + 1], &small->runs[place], (small->count - place) * sizeof *small->runs);
-        small->runs[place] = (struct kept){offset, length, small->used};
-        small->count++;
-    }
-    small->used += length;
-    return MPI_SUCCESS;
-}
-
-/* Room for a small write; without it the write is sent as it is. */
-static bool make_room(struct file *file, int64_t length, int *error)
-{
-    struct small *small = &file->small;
-    if (small->bytes == NULL)
-        small->bytes = malloc(small->write_room);
-    if (small->runs == NULL)
-        small->runs = malloc(KEPT_RUNS_MAX * sizeof *small->runs);
-    if (small->bytes == NULL || small->runs == NULL || length > small->write_room)
-        return false;
-    if (small->used + length > small->write_room || small->count + SMALL_RUNS_MAX > KEPT_RUNS_MAX)
-        *error = send_kept(file);
-    return true;
-}
-
-static int keep_all(struct file *file, const char *bytes, const struct runs *runs)
-{
-    int error = MPI_SUCCESS;
-    __atomic_fetch_add(&counters.kept, 1, __ATOMIC_RELAXED);
-    for (size_t i = 0; i < runs->count; i++) {
-        ramlace_run run = runs->items[i];
-        for (int64_t number = 0; number < run.count && error == MPI_SUCCESS; number++, bytes += run.length)
-            error = keep(file, run.offset + number * run.stride, run.length, bytes);
-    }
-    return error;
-}
-
 /* What was read ahead is no more than that: it is asked for again. */
 static void forget_ahead(struct small *small)
 {
     small->ahead_bytes = small->window = small->asked = 0;
     small->reads_in_a_row = 0;
 }
+
+/* ---- Writes ---- */
 
 int small_write(struct file *file, const struct access *access, const char *bytes, int64_t length, const struct runs *runs,
                 int64_t *moved)
@@ -237,9 +94,10 @@ int small_write(struct file *file, const struct access *access, const char *byte
         count_one(&small->writes_in_a_row);
     else
         small->writes_in_a_row = 0;
-    bool keeps = small->writes_in_a_row > SMALL_IN_A_ROW && !is_early(file, access) && make_room(file, length, &error);
-    if (error == MPI_SUCCESS)
-        error = keeps ? keep_all(file, bytes, runs) : send_kept(file);
+    bool keeps = small->writes_in_a_row > SMALL_IN_A_ROW && !is_early(file, access) &&
+                 behind_keep(file, bytes, length, runs, &error);
+    if (error == MPI_SUCCESS && !keeps)
+        error = behind_settle(file);
     pthread_mutex_unlock(&small->lock);
     if (error != MPI_SUCCESS)
         return error;
@@ -258,7 +116,7 @@ int small_none(struct file *file)
     pthread_mutex_lock(&small->lock);
     forget_ahead(small);
     small->writes_in_a_row = 0;
-    int error = send_kept(file);
+    int error = behind_settle(file);
     pthread_mutex_unlock(&small->lock);
     return error;
 }
@@ -364,7 +222,7 @@ int small_read(struct file *file, const struct access *access, char *bytes, int6
     bool found = false;
     pthread_mutex_lock(&small->lock);
     small->writes_in_a_row = 0;
-    int error = send_kept(file);
+    int error = behind_settle(file);
     bool may_come_ahead = has_own_place(access) && small->read_room >= AHEAD_BYTES_MIN && runs->count > 0 &&
                           is_small(file, length, runs);
     if (error == MPI_SUCCESS && may_come_ahead)
@@ -387,15 +245,13 @@ int small_read(struct file *file, const struct access *access, char *bytes, int6
 static int settle(struct file *file)
 {
     struct small *small = &file->small;
-    int error = send_kept(file);
+    int error = behind_settle(file);
     forget_ahead(small);
     small->writes_in_a_row = 0;
     small->never_ahead = false;
-    free(small->bytes);
-    free(small->runs);
+    behind_give_back(&small->behind);
     free(small->ahead);
-    small->bytes = small->ahead = NULL;
-    small->runs = NULL;
+    small->ahead = NULL;
     return error;
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <unistd.h>
 
 /* More than are sent at once before others are kept. */
 #define MANY 2000
@@ -351,9 +352,10 @@ static void test_full(const char *path)
     CHECK(class == MPI_ERR_NO_SPACE);
     /* It was said once. */
     CALL(MPI_File_sync(file));
-    /* All that was sent before the call that said so is there: no more than 4,096 rows are kept. */
-    CHECK(row > 4200);
-    for (int64_t before = 0; before < row - 4200; before++) {
+    /* All that was sent before that is there: no more rows are kept than four buffers have. */
+    const int64_t kept_max = 4 * 4096;
+    CHECK(row > kept_max);
+    for (int64_t before = 0; before < row - kept_max; before++) {
         bytes[0] = 0;
         CALL(MPI_File_read_at(file, before * 2 * ROW, bytes, ROW, MPI_BYTE, MPI_STATUS_IGNORE));
         CHECK(bytes[0] == 1);
@@ -447,6 +449,17 @@ static void test_over(const char *path)
     CALL(MPI_File_close(&file));
 }
 
+/* Keeps rows, says so, and is killed. */
+static void test_killed(const char *path)
+{
+    MPI_File file = open_new(path);
+    for (int row = 0; row < MANY; row++)
+        write_row(file, row);
+    puts("kept");
+    fflush(stdout);
+    pause();
+}
+
 /* Two handles of one file in each rank: with a sync of each between them they see each other. */
 static void test_two(const char *path)
 {
@@ -487,6 +500,8 @@ int main(int argc, char **argv)
         test_trailer(argv[2]);
     else if (strcmp(argv[1], "over") == 0)
         test_over(argv[2]);
+    else if (strcmp(argv[1], "killed") == 0)
+        test_killed(argv[2]);
     else if (strcmp(argv[1], "two") == 0)
         test_two(argv[2]);
     else
