@@ -114,10 +114,11 @@ def test_views_whose_pieces_come_again_are_described_and_not_listed(mpi: Mpi, sh
 
 
 # SEMANTICS 99.3
+@pytest.mark.parametrize("case", ["late", "slow_round"])
 def test_ranks_that_wait_for_a_late_one_leave_their_processors_to_others(
-    mpi: Mpi, shared_pool: Pool, place: str
+    mpi: Mpi, shared_pool: Pool, place: str, case: str
 ) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), "late", f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.17

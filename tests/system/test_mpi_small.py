@@ -83,6 +83,13 @@ def test_what_is_read_twice_is_asked_for_twice(mpi: Mpi, shared_pool: Pool, plac
 
 
 # SEMANTICS 98.11
+def test_reads_in_no_order_bring_nothing_ahead_where_a_hint_says_so(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    mpi.run(shared_pool, 1, mpi.program("small"), "style", f"ramlace:{place}/file")
+    # Of the second hundred: all but the first, which are asked for one by one.
+    assert reported(mpi, "ahead") == [100 - 16]
+
+
+# SEMANTICS 98.11
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_random_small_accesses_leave_what_an_array_holds(mpi: Mpi, shared_pool: Pool, place: str, seed: int) -> None:
     mpi.run(shared_pool, 1, mpi.program("small"), "image", f"ramlace:{place}/file", str(seed))

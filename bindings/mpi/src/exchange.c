@@ -160,7 +160,7 @@ static int prepare(struct exchange *x, int error)
     int ranks = x->file->ranks;
     if (error != MPI_SUCCESS)
         memset(x->out.sizes, 0, 2 * sizeof *x->out.sizes * (size_t)ranks);
-    PMPI_Alltoall(x->out.sizes, 2, MPI_INT64_T, x->in.sizes, 2, MPI_INT64_T, x->file->comm);
+    together_swap_equal(x->out.sizes, x->in.sizes, 2, x->file->comm);
     if (!counts_add_up(&x->out, ranks) || !counts_add_up(&x->in, ranks))
         error = error ? error : MPI_ERR_COUNT;
     free(x->theirs);
@@ -289,8 +289,8 @@ static int move_piece(struct exchange *x)
 static void send_data(struct exchange *x, bool back)
 {
     struct counts *from = back ? &x->in : &x->out, *to = back ? &x->out : &x->in;
-    PMPI_Alltoallv(back ? x->theirs : x->data, from->bytes, from->bytes_at, MPI_BYTE, back ? x->data : x->theirs, to->bytes,
-                   to->bytes_at, MPI_BYTE, x->file->comm);
+    together_swap(back ? x->theirs : x->data, from->bytes, from->bytes_at, back ? x->data : x->theirs, to->bytes, to->bytes_at,
+                  MPI_BYTE, x->file->comm);
 }
 
 /* One round; what is returned is known to this rank alone, but for `*stop`. */
@@ -301,8 +301,8 @@ static int do_round(struct exchange *x, int64_t base, bool *stop)
     *stop = error != MPI_SUCCESS;
     if (*stop)
         return error;
-    PMPI_Alltoallv(x->runs.items, x->out.numbers, x->out.numbers_at, MPI_INT64_T, x->described, x->in.numbers,
-                   x->in.numbers_at, MPI_INT64_T, x->file->comm);
+    together_swap(x->runs.items, x->out.numbers, x->out.numbers_at, x->described, x->in.numbers, x->in.numbers_at, MPI_INT64_T,
+                  x->file->comm);
     for (int i = 0; i < x->aggregators; i++)
         if (rank_of(x, i) == x->file->rank)
             x->piece_at = behind(base, i * x->room);

@@ -59,6 +59,19 @@ static void cb_hints(MPI_Info info, struct hints *hints)
         hints->cb_buffer_size = (int64_t)value;
 }
 
+/* Of the styles of access one changes something: who reads in no order is brought nothing ahead. */
+static void style_hint(MPI_Info info, struct small *small)
+{
+    char text[HINT_BYTES_MAX], *rest = NULL;
+    if (!hint_text(info, "access_style", text))
+        return;
+    pthread_mutex_lock(&small->lock);
+    small->random = false;
+    for (char *word = strtok_r(text, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest))
+        small->random = small->random || strcmp(word, "random") == 0;
+    pthread_mutex_unlock(&small->lock);
+}
+
 /* Whether this rank's view has many small runs, near each other. */
 static bool is_tiny(const struct file *file)
 {
@@ -97,6 +110,7 @@ int file_hints(struct file *file, MPI_Info info)
     bool write_room = hint(info, "ind_wr_buffer_size", &write) && write <= SMALL_ROOM_MAX;
     bool read_room = hint(info, "ind_rd_buffer_size", &read) && read <= SMALL_ROOM_MAX;
     cb_hints(info, &file->hints);
+    style_hint(info, &file->small);
     if (file->hints.cb_nodes > file->ranks)
         file->hints.cb_nodes = file->ranks;
     agree_on_phases(file);
@@ -133,6 +147,8 @@ int file_get_info(struct file *file, MPI_Info *info)
         tell(*info, "start_iodevice", layout.first_server - 1);
     tell(*info, "ind_wr_buffer_size", file->small.write_room);
     tell(*info, "ind_rd_buffer_size", file->small.read_room);
+    if (file->small.random)
+        PMPI_Info_set(*info, "access_style", "random");
     tell(*info, "cb_nodes", hints->cb_nodes);
     tell(*info, "cb_buffer_size", hints->cb_buffer_size);
     PMPI_Info_set(*info, "romio_cb_read", CHOICES[hints->cb_read]);

@@ -216,8 +216,8 @@ struct small {
     int64_t ahead_from, ahead_bytes, window, read_end;
     /* Bytes that small reads have asked for since this place. */
     int64_t asked, asked_from;
-    /* Reading ahead has failed. */
-    bool never_ahead;
+    /* Reading ahead has failed; and the program says that it reads in no order. */
+    bool never_ahead, random;
 };
 
 /* What programs say of collective calls, and what all ranks have agreed on: see hints.c. */
@@ -381,6 +381,11 @@ void together_reduce(void *all, int count, MPI_Datatype type, MPI_Op op, MPI_Com
 void together_tell(int64_t *told, int count, int root, MPI_Comm comm);
 /* The sum of what the ranks up to this one have. */
 int64_t together_sum_up_to(int64_t mine, MPI_Comm comm);
+/* Each rank gives each other so many elements, which begin so many elements behind the first one. */
+void together_swap(const void *mine, const int *counts, const int *at, void *theirs, const int *their_counts,
+                   const int *their_at, MPI_Datatype type, MPI_Comm comm);
+/* The same number to each. */
+void together_swap_equal(const int64_t *mine, int64_t *theirs, int count, MPI_Comm comm);
 /* A communicator of the same ranks. A code of MPI's. */
 int together_copy(MPI_Comm comm, MPI_Comm *copy);
 

@@ -223,7 +223,7 @@ int small_read(struct file *file, const struct access *access, char *bytes, int6
     pthread_mutex_lock(&small->lock);
     small->writes_in_a_row = 0;
     int error = behind_settle(file);
-    bool may_come_ahead = has_own_place(access) && small->read_room >= AHEAD_BYTES_MIN && runs->count > 0 &&
+    bool may_come_ahead = has_own_place(access) && !small->random && small->read_room >= AHEAD_BYTES_MIN && runs->count > 0 &&
                           is_small(file, length, runs);
     if (error == MPI_SUCCESS && may_come_ahead)
         found = is_answered(file, bytes, length, runs);

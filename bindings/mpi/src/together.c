@@ -77,6 +77,21 @@ int64_t together_sum_up_to(int64_t mine, MPI_Comm comm)
     return sum;
 }
 
+void together_swap(const void *mine, const int *counts, const int *at, void *theirs, const int *their_counts,
+                   const int *their_at, MPI_Datatype type, MPI_Comm comm)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = PMPI_Ialltoallv(mine, counts, at, type, theirs, their_counts, their_at, type, comm, &request);
+    wait_for_all(code, request);
+}
+
+void together_swap_equal(const int64_t *mine, int64_t *theirs, int count, MPI_Comm comm)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = PMPI_Ialltoall(mine, count, MPI_INT64_T, theirs, count, MPI_INT64_T, comm, &request);
+    wait_for_all(code, request);
+}
+
 int together_copy(MPI_Comm comm, MPI_Comm *copy)
 {
     MPI_Request request = MPI_REQUEST_NULL;

@@ -23,6 +23,8 @@ static const char *path;
 /* What touches a byte from here on fails with this error; with 0 nothing does. */
 static int64_t fails_from;
 static int fails_with, cells_fail_with;
+/* The next write takes a second. */
+static bool is_slow;
 /* What the last open has asked for. */
 static uint32_t wished_local;
 static uint64_t wished_parts;
@@ -43,6 +45,9 @@ ssize_t ramlace_pwrite_runs(struct ramlace_file *of, const void *bytes, size_t l
             errno = fails_with;
             return -1;
         }
+    if (is_slow)
+        sleep(1);
+    is_slow = false;
     return real(of, bytes, length, runs, count);
 }
 
@@ -734,6 +739,25 @@ static void test_late(void)
         wait_for_the_first(calls[i], &file, 100 * i);
 }
 
+/* A server is slow for the first rank, in the first of several rounds; the other one sleeps meanwhile. */
+static void test_slow_round(void)
+{
+    enum { LENGTH = 256 << 10 };
+    struct rusage before, after;
+    unsigned char *bytes = filled(LENGTH);
+    MPI_File file = open_as(path, MPI_MODE_RDWR | MPI_MODE_CREATE, "enable", "cb_buffer_size", "65536");
+    see_piece(file, 8 * rank, 8, 8 * ranks);
+    is_slow = rank == 0;
+    CHECK(getrusage(RUSAGE_THREAD, &before) == 0);
+    CALL(MPI_File_write_all(file, bytes, LENGTH, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(getrusage(RUSAGE_THREAD, &after) == 0);
+    CHECK(!is_slow);
+    CHECK(rank == 0 || after.ru_nvcsw - before.ru_nvcsw >= 10 * SLEEPS_MIN);
+    check_data(file, bytes, LENGTH);
+    CALL(MPI_File_close(&file));
+    free(bytes);
+}
+
 /* ---- Other collective calls by two phases ---- */
 
 /* Ordered and split calls, atomic mode, which never goes by two phases, and hints that ranks do not share: 5 by two phases. */
@@ -812,6 +836,7 @@ static const struct {
     {"named_anew", test_named_anew},
     {"kinds", test_kinds},
     {"late", test_late},
+    {"slow_round", test_slow_round},
     {"tiles", test_tiles},
 };
 

@@ -245,6 +245,40 @@ static void test_fresh(const char *path)
     CALL(MPI_File_close(&file));
 }
 
+/* Whether the file tells that it is read in no order. */
+static bool tells_random(MPI_File file)
+{
+    char style[32] = "";
+    MPI_Info info;
+    int found;
+    CALL(MPI_File_get_info(file, &info));
+    CALL(MPI_Info_get(info, "access_style", sizeof style - 1, style, &found));
+    CALL(MPI_Info_free(&info));
+    CHECK(!found || strcmp(style, "random") == 0);
+    return found;
+}
+
+/* Rows are read in their order, while a hint says that they are not, and then that they are. The test counts those ahead. */
+static void test_style(const char *path)
+{
+    static const char *const styles[] = {"read_once, random", "sequential"};
+    MPI_Info info;
+    MPI_File file = open_with(path, MPI_MODE_RDWR | MPI_MODE_CREATE, "access_style", styles[0]);
+    for (int row = 0; row < 100; row++)
+        write_row(file, row);
+    for (int i = 0; i < 2; i++) {
+        CALL(MPI_Info_create(&info));
+        CALL(MPI_Info_set(info, "access_style", styles[i]));
+        CALL(MPI_File_set_info(file, info));
+        CALL(MPI_Info_free(&info));
+        CHECK(tells_random(file) == (i == 0));
+        CALL(MPI_File_sync(file));
+        for (int row = 0; row < 100; row++)
+            read_row(file, rank, row);
+    }
+    CALL(MPI_File_close(&file));
+}
+
 static uint64_t state;
 
 static unsigned below(unsigned limit)
@@ -500,6 +534,8 @@ int main(int argc, char **argv)
         test_trailer(argv[2]);
     else if (strcmp(argv[1], "over") == 0)
         test_over(argv[2]);
+    else if (strcmp(argv[1], "style") == 0)
+        test_style(argv[2]);
     else if (strcmp(argv[1], "killed") == 0)
         test_killed(argv[2]);
     else if (strcmp(argv[1], "two") == 0)
