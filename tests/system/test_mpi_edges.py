@@ -47,14 +47,14 @@ def test_a_mistake_that_only_the_view_sees_is_one_ranks_alone(mpi: Mpi, shared_p
 def test_ranks_far_apart_have_no_rounds_between_them(
     mpi: Mpi, shared_pool: Pool, place: str, case: str, number: int
 ) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("rounds"), case, f"ramlace:{place}/file")
     assert exchanges(mpi) == {number}
 
 
 # SEMANTICS 98.10
 @pytest.mark.parametrize("case", ["large_rounds", "every_other_byte"])
 def test_what_a_round_cannot_carry_goes_in_smaller_ones(narrow: Mpi, shared_pool: Pool, place: str, case: str) -> None:
-    narrow.run(shared_pool, 2, narrow.program("edges"), case, f"ramlace:{place}/file")
+    narrow.run(shared_pool, 2, narrow.program("rounds"), case, f"ramlace:{place}/file")
     assert exchanges(narrow) == {{"large_rounds": 3, "every_other_byte": 4}[case]}
 
 
@@ -63,21 +63,21 @@ def test_what_a_round_cannot_carry_goes_in_smaller_ones(narrow: Mpi, shared_pool
 def test_a_collective_write_that_fails_leaves_the_pointer_where_it_was(
     mpi: Mpi, shared_pool: Pool, place: str, case: str
 ) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("rounds"), case, f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.10
 def test_ordered_and_split_calls_go_by_two_phases_and_atomic_ones_do_not(
     mpi: Mpi, shared_pool: Pool, place: str
 ) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), "kinds", f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("rounds"), "kinds", f"ramlace:{place}/file")
     assert exchanges(mpi) == {5}
 
 
 # SEMANTICS 100
 @pytest.mark.parametrize("case", ["two_groups", "no_descriptor", "no_communicator"])
 def test_an_open_that_one_rank_cannot_do_is_an_error_of_all(mpi: Mpi, shared_pool: Pool, place: str, case: str) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("opening"), case, f"ramlace:{place}/file")
 
 
 # SEMANTICS 100
@@ -87,7 +87,7 @@ def test_ranks_that_open_files_of_two_pools_all_get_an_error(
     other = new_pool(1, 32)
     other.run("mkdir", place)
     names = f"ramlace://{shared_pool.name}{place}/file ramlace://{other.name}{place}/file"
-    mpi.run(shared_pool, 2, mpi.program("edges"), "two_pools", names)
+    mpi.run(shared_pool, 2, mpi.program("opening"), "two_pools", names)
 
 
 # SEMANTICS 98.1
@@ -118,17 +118,17 @@ def test_views_whose_pieces_come_again_are_described_and_not_listed(mpi: Mpi, sh
 def test_ranks_that_wait_for_a_late_one_leave_their_processors_to_others(
     mpi: Mpi, shared_pool: Pool, place: str, case: str
 ) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("rounds"), case, f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.17
 def test_a_placement_is_the_first_ranks_wish_and_not_told(mpi: Mpi, shared_pool: Pool, place: str) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), "placement", f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("opening"), "placement", f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.19
 def test_a_new_file_begins_on_the_server_that_a_hint_names(mpi: Mpi, shared_pool: Pool, place: str) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), "first_server", f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("opening"), "first_server", f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.18
@@ -136,12 +136,12 @@ def test_a_new_file_begins_on_the_server_that_a_hint_names(mpi: Mpi, shared_pool
 def test_where_ranks_run_is_a_wish_that_keeps_no_rank_waiting(
     mpi: Mpi, shared_pool: Pool, place: str, case: str
 ) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), case, f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("opening"), case, f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.19
 def test_a_file_whose_name_is_anothers_tells_nothing_of_that_one(mpi: Mpi, shared_pool: Pool, place: str) -> None:
-    mpi.run(shared_pool, 2, mpi.program("edges"), "named_anew", f"ramlace:{place}/file")
+    mpi.run(shared_pool, 2, mpi.program("opening"), "named_anew", f"ramlace:{place}/file")
 
 
 # SEMANTICS 98.20
