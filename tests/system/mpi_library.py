@@ -37,6 +37,22 @@ VARIABLES = {
 HOW_TO_GET = "{} is not installed (`make test` does that as root, where apt-get reaches Debian's packages)"
 
 
+# The standard's own binary interface (MPI 5), and the command that compiles for it, of whichever MPI has one.
+STANDARD = "standard"
+STANDARD_COMPILER = "mpicc_abi"
+
+
+def compiler(name: str) -> str:
+    """Return the command that compiles for an MPI."""
+    return STANDARD_COMPILER if name == STANDARD else f"mpicc.{name}"
+
+
+def launcher_of(name: str) -> str:
+    """Return the command that starts its ranks: for the standard's interface the one beside the compiler."""
+    found = shutil.which(STANDARD_COMPILER) or STANDARD_COMPILER
+    return str(Path(found).with_name("mpiexec")) if name == STANDARD else f"mpirun.{name}"
+
+
 @dataclass
 class Mpi:
     """One MPI, our library for it, and programs built by its compilers."""
@@ -49,14 +65,14 @@ class Mpi:
         """Build a C program of tests/system/mpi, once."""
         output = self.directory / name
         if not output.exists():
-            self._compile(f"mpicc.{self.name}", *STRICT, str(SOURCES / f"{name}.c"), "-o", str(output))
+            self._compile(compiler(self.name), *STRICT, str(SOURCES / f"{name}.c"), "-o", str(output))
         return output
 
     def example(self, name: str) -> Path:
         """Build an example in C, once."""
         output = self.directory / name
         if not output.exists():
-            self._compile(f"mpicc.{self.name}", *STRICT[1:], str(ROOT / f"examples/{name}.c"), "-o", str(output))
+            self._compile(compiler(self.name), *STRICT[1:], str(ROOT / f"examples/{name}.c"), "-o", str(output))
         return output
 
     def fortran(self, name: str, binding: str) -> Path:
@@ -87,7 +103,7 @@ class Mpi:
         report = self.directory / "report"
         report.unlink(missing_ok=True)
         before, began = pool.scheduled(), time.monotonic()
-        launcher = ["mpirun", "--launcher", f"mpirun.{self.name}", "-np", str(ranks)]
+        launcher = ["mpirun", "--launcher", launcher_of(self.name), "-np", str(ranks)]
         done = subprocess.run(
             [binary(), "--pool", pool.name, *launcher, *map(str, words)],
             cwd=cwd,
@@ -149,7 +165,7 @@ def served(before: Scheduled, after: Scheduled) -> str:
 def build(name: str, directory: Path, *flags: str) -> Path:
     """Build our library for one of the MPIs."""
     done = subprocess.run(
-        [str(ROOT / "bindings/mpi/build.sh"), f"mpicc.{name}", str(directory), *flags],
+        [str(ROOT / "bindings/mpi/build.sh"), compiler(name), str(directory), *flags],
         env={**os.environ, "PKG_CONFIG_PATH": str(ROOT / "target/release/pkgconfig")},
         capture_output=True,
         check=False,
@@ -173,7 +189,7 @@ def built_once(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def installed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
     """One of Debian's MPIs with our library, for a while; skipped where it is not installed."""
-    if not shutil.which(f"mpicc.{name}") or not shutil.which(f"mpirun.{name}"):
+    if not shutil.which(compiler(name)) or not shutil.which(launcher_of(name)):
         pytest.skip(f"MPI-IO is not tried with {name}: {HOW_TO_GET.format(name)}")
     directory = tmp_path_factory.mktemp(name)
     yield Mpi(name, directory, built_once(name, tmp_path_factory))

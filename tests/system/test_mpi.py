@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from c_programs import compile_c
 from mount import NewMount
-from mpi_library import HOW_TO_GET, ROOT, SOURCES, VARIABLES, Mpi
+from mpi_library import HOW_TO_GET, ROOT, SOURCES, STANDARD, STANDARD_COMPILER, VARIABLES, Mpi, installed
 from pool import PATIENCE_SECONDS, Pool
 
 CASES = ["offsets", "views", "once", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
@@ -147,6 +148,27 @@ def test_external32_is_what_mpis_table_says(mpi: Mpi, shared_pool: Pool, place: 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_write_every_other_byte_lose_nothing(mpi: Mpi, shared_pool: Pool, place: str, ranks: int) -> None:
     mpi.run(shared_pool, ranks, mpi.program("mpiio_test"), "holes", f"ramlace://{shared_pool.name}{place}/file")
+
+
+@pytest.fixture(scope="module")
+def standard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
+    """An MPI with the standard's binary interface (MPI 5), where there is one."""
+    if not shutil.which(STANDARD_COMPILER):
+        pytest.skip(
+            f"no MPI with the standard's binary interface is here: there is no {STANDARD_COMPILER} (MPICH 5 has it)"
+        )
+    yield from installed(STANDARD, tmp_path_factory)
+
+
+# SEMANTICS 97.2
+@pytest.mark.parametrize(
+    ("program", "words"), [("routines", ""), ("mpiio_test", "views"), ("mpiio_test", "errors"), ("small", "promises")]
+)
+def test_programs_of_the_standards_binary_interface_reach_the_pool(
+    standard: Mpi, shared_pool: Pool, place: str, program: str, words: str
+) -> None:
+    assert standard.library.name == "libramlace_mpiio_abi.so"
+    standard.run(shared_pool, 3, standard.program(program), *words.split(), f"ramlace:{place}/file")
 
 
 # SEMANTICS 97.2
