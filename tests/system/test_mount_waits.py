@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -270,7 +271,7 @@ def test_truncations_that_cross_are_answered_though_both_kernels_have_stores(
             for file in files:
                 os.fsync(file)
             # Of the two that crossed, one kernel drops behind its own truncation.
-            assert eventually(lambda files=files: os.pread(files[0], whole, 0) == os.pread(files[1], whole, 0))
+            assert eventually(partial(agree, files, whole))
 
 
 # SEMANTICS 114.5
@@ -295,6 +296,11 @@ def test_a_read_ends_where_the_file_was_cut_whatever_is_dropped_while_it_asks_fo
             meanwhile.join()
             pair.set_free()
             assert read == b"a" * kept, (kept, len(read))
+
+
+def agree(files: list[int], length: int) -> bool:
+    """Tell whether both files have the same bytes."""
+    return os.pread(files[0], length, 0) == os.pread(files[1], length, 0)
 
 
 class Writer:
