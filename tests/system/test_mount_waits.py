@@ -59,8 +59,9 @@ REQUESTS_PER_CALL_MAX = 40
 MOMENT_SECONDS = 0.15
 # What a run may take beyond its time, its bound and the end of its calls.
 MORE_SECONDS = 60.0
-# What the calls' threads need by themselves, and a little for pages.
+# What the calls' threads need by themselves, and a little for pages: two of each kind, and eight.
 GROUP_BYTES = 24 * MIB
+GROUP_BYTES_MANY = 96 * MIB
 
 
 class Delays:
@@ -408,21 +409,43 @@ def test_nor_where_more_calls_wait_than_a_mount_has_threads(
 def test_nor_where_memory_is_short(
     pairs: dict[str, Pair], program: Path, place: str, mode: str, tmp_path: Path
 ) -> None:
+    for kind in ("read", "write-back", "drop"):
+        pairs[mode].delay(kind, "both", "before", 20)
+        said = run_with_little_memory(program, pairs[mode], place, tmp_path, GROUP_BYTES, 2_000, 2)
+        print(f"waits | {mode} | {kind} | little memory |\n{said}")
+
+
+# SEMANTICS 141
+@pytest.mark.long
+@pytest.mark.needs_root
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", MODES)
+def test_nor_where_many_calls_wait_and_memory_is_short(
+    pairs: dict[str, Pair], program: Path, place: str, tmp_path: Path, mode: str, kind: str, moment: str
+) -> None:
+    """Each kind of request in turn, beside all kinds of calls: more of these than a mount has threads."""
+    pairs[mode].delay(kind, "both", moment, 20)
+    said = run_with_little_memory(program, pairs[mode], place, tmp_path, GROUP_BYTES_MANY, 2_000, 8)
+    print(f"waits | {mode} | {kind} | {moment} | many, little memory |\n{said}")
+
+
+def run_with_little_memory(
+    program: Path, pair: Pair, place: str, directory: Path, memory_bytes: int, millis: int, copies: int
+) -> str:
+    """Make the calls in a control group that has no room for all pages; return what is told of them."""
     # Another program of the group reads more than there is room for, as long as the calls are made.
     more = '{ while kill -0 $$; do cat "$large"; done > /dev/null 2>&1 & }'
     enter = f'echo $$ > "$0" && large=$1 && shift && {more} && exec "$@"'
-    large = tmp_path / "large"
-    large.write_bytes(os.urandom(2 * GROUP_BYTES))
-    for kind in ("read", "write-back", "drop"):
-        with large.open("r+b") as file:
-            os.fsync(file.fileno())
-            # Whoever reads it takes the memory for it.
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        with ExitStack() as stack:
-            group = stack.enter_context(control_group(GROUP_BYTES))
-            pairs[mode].delay(kind, "both", "before", 20)
-            words = ("sh", "-c", enter, str(group.processes), str(large))
-            said = run(program, pairs[mode], place, 2_000, 60_000, 2, *words)
-            print(f"waits | {mode} | {kind} | little memory |\n{said}")
-            assert group.killed() == 0
-            assert group.was_short(), "the group had room for everything, and the test shows nothing"
+    large = directory / "large"
+    large.write_bytes(os.urandom(2 * memory_bytes))
+    with large.open("r+b") as file:
+        os.fsync(file.fileno())
+        # Whoever reads it takes the memory for it.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with control_group(memory_bytes) as group:
+        words = ("sh", "-c", enter, str(group.processes), str(large))
+        said = run(program, pair, place, millis, 60_000, copies, *words)
+        assert group.killed() == 0
+        assert group.was_short(), "the group had room for everything, and the test shows nothing"
+    return said
