@@ -3,18 +3,19 @@
 import os
 import select
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mount import NewMount
+from mount import Mount, NewMount
 from pool import MIB, PATIENCE_SECONDS, Pool
 from readme import README, blocks, why_no_r
 
 ROWS, COLS = 50_000, 6
+ROWS_MANY = 1_000_000
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,9 +84,9 @@ def sessions(here: Path) -> Iterator[list[R]]:
             session.close()
 
 
-def make(session: R, options: str = "") -> None:
+def make(session: R, options: str = "", rows: int = ROWS) -> None:
     session.run(
-        f'm <- filebacked.big.matrix({ROWS}, {COLS}, type = "double", backingpath = ".", '
+        f'm <- filebacked.big.matrix({rows}, {COLS}, type = "double", backingpath = ".", '
         f'backingfile = "m.bin", descriptorfile = "m.desc"{options})'
     )
 
@@ -170,20 +171,40 @@ def test_a_store_is_seen_at_once_on_this_machine_and_after_flush_and_refresh_on_
 # SEMANTICS 115, 116
 def test_columns_that_r_fills_on_two_machines_are_whole_and_seen_after_flush_alone(here: Path, there: Path) -> None:
     """Columns end inside a page; both have the matrix attached all the time, and nobody refreshes."""
+    fill_columns(here, there, ROWS, 10)
+
+
+# SEMANTICS 115, 116
+@pytest.mark.long
+def test_columns_that_r_fills_on_two_machines_are_whole_a_hundred_times(
+    first_mount: Mount, second_mount: Mount, here: Path, there: Path
+) -> None:
+    def watch() -> None:
+        for mount in (first_mount, second_mount):
+            mount.daemon.watch()
+
+    fill_columns(here, there, ROWS_MANY, 100, watch)
+
+
+def fill_columns(
+    here: Path, there: Path, rows: int, turns: int, before_each: Callable[[], None] = lambda: None
+) -> None:
+    """Let R on two machines fill every other column each, and see all of both as soon as these have flushed."""
     with ExitStack() as stack:
         machines = [R(directory) for directory in (here, there)]
         for machine in machines:
             stack.callback(machine.close)
-        make(machines[0], ", init = 0")
+        make(machines[0], ", init = 0", rows)
         machines[0].run("flush(m)")
         attach(machines[1])
-        for turn in range(10):
+        for turn in range(turns):
+            before_each()
             for number, machine in enumerate(machines):
                 machine.begin(
                     f"for (j in seq({number + 1}, {COLS}, 2)) m[, j] <- {1000 * turn + 100} + j; cat(flush(m))"
                 )
             assert [machine.hear() for machine in machines] == ["TRUE", "TRUE"]
-            wrong = f"sum(m[, ] != matrix(rep({1000 * turn + 100} + 1:{COLS}, each = {ROWS}), {ROWS}))"
+            wrong = f"sum(m[, ] != matrix(rep({1000 * turn + 100} + 1:{COLS}, each = {rows}), {rows}))"
             assert [machine.run(f"cat({wrong})") for machine in machines] == ["0", "0"], turn
 
 
