@@ -74,3 +74,22 @@ def test_files_below_a_mount_without_the_library_are_what_they_are_on_tmpfs(
     assert said.returncode == 0, said.stderr + said.stdout
     with shared_pool.connect() as pool:
         assert pool.read_bytes(f"{place}/file") == (memory / "file").read_bytes()
+
+
+# Open MPI's own is no judge, but serves a mount without the library: a fixed list of all calls that move data.
+# SEMANTICS 97.5
+def test_each_routine_does_below_a_mount_without_the_library_what_it_should(
+    held: Mpi, shared_pool: Pool, place: str, here: Path
+) -> None:
+    words = [f"mpirun.{held.name}", "-np", "4", str(held.program("routines")), str(here / "file"), "own"]
+    said = subprocess.run(
+        words,
+        env={**os.environ, **VARIABLES},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+    )
+    assert said.returncode == 0, said.stderr + said.stdout
+    with shared_pool.connect() as pool:
+        assert pool.read_bytes(f"{place}/file") == (here / "file").read_bytes() != b""

@@ -78,6 +78,15 @@ class Machines:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def agreed(self) -> dict[str, str]:
+        """What Open MPI needs to start ranks on both machines."""
+        return {
+            "OMPI_MCA_btl": "self,tcp",
+            "OMPI_MCA_btl_tcp_if_include": "card",
+            "OMPI_MCA_oob_tcp_if_include": "card",
+            "OMPI_MCA_plm_rsh_agent": str(self.agent),
+        }
+
     def ranks(self, mpi: Mpi, order: str, *job: str) -> int:
         """Run four ranks, two on each machine; return how many bytes crossed the network meanwhile."""
         hosts = ",".join(f"{self.network.addresses[host]}:2" for host in self.hosts)
@@ -91,10 +100,7 @@ class Machines:
             *("-np", "4", *job),
             RAMLACE_MPIIO_LIBRARY=str(mpi.library),
             RAMLACE_MPIIO_REPORT=str(report),
-            OMPI_MCA_btl="self,tcp",
-            OMPI_MCA_btl_tcp_if_include="card",
-            OMPI_MCA_oob_tcp_if_include="card",
-            OMPI_MCA_plm_rsh_agent=str(self.agent),
+            **self.agreed(),
         )
         assert report.read_text().count("opens 1 ") == 4
         return self.crossed() - before
@@ -153,6 +159,34 @@ def test_a_block_is_with_a_server_of_the_machine_whose_rank_has_it(machines: Mac
         )
         # All four servers have a block each.
         assert re.search(r'"width": ?4\b', said), said
+
+
+# A rank's machine has its own mount: each process that is started on one has its own mounts.
+BY_MOUNT = """#!/bin/sh
+'{command}' --pool '{address}' mount '{place}' || exit 1
+'{program}' '{place}/file' own
+code=$?
+'{command}' unmount '{place}' && exit $code
+"""
+
+
+# SEMANTICS 97.5
+@pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)
+def test_ranks_of_two_machines_reach_a_file_by_a_mount_of_each_without_the_library(
+    machines: Machines, mpi: Mpi, tmp_path: Path
+) -> None:
+    job, place = tmp_path / "job", tmp_path / "mount"
+    place.mkdir()
+    words = {"command": binary(), "address": machines.address(), "place": place, "program": mpi.program("routines")}
+    job.write_text(BY_MOUNT.format(**words))
+    job.chmod(0o700)
+    before = machines.crossed()
+    hosts = ",".join(f"{machines.network.addresses[host]}:1" for host in machines.hosts)
+    machines.run(machines.hosts[0], f"mpirun.{mpi.name}", "--host", hosts, "-np", "2", str(job), **machines.agreed())
+    assert machines.crossed() > before
+    said = machines.run(machines.hosts[0], binary(), "--pool", machines.address(), "stat", "--json", "ramlace:/file")
+    # What the last step has left: 60 numbers of each rank.
+    assert re.search(r'"size": ?480\b', said), said
 
 
 LOCAL = """
