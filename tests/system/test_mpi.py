@@ -205,6 +205,24 @@ def test_a_file_below_a_mount_is_ours_and_the_mount_has_it(
         assert not pool.exists(f"{place}/other")
 
 
+# SEMANTICS 97.1
+def test_who_cannot_reach_a_mounts_pool_goes_by_the_mount_and_hears_why(mpi: Mpi, here: Path, tmp_path: Path) -> None:
+    """Such as a program with the library of another release: that it is slower is not to be a riddle."""
+    variables = {"LD_PRELOAD": str(mpi.library), "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [str(mpi.program("mpiio_test")), "count", str(here / "below")],
+        env={**os.environ, **VARIABLES, **variables},
+        check=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+    )
+    assert (here / "below").read_bytes() == bytes(range(256))
+    said = [line for line in done.stderr.splitlines() if "MPI-IO goes by way of the mount" in line]
+    assert len(said) == 1, done.stderr
+    assert f"{here / 'below'}" in said[0]
+
+
 # SEMANTICS 97.2
 def test_a_program_that_is_linked_with_the_library_needs_nothing_else(
     mpi: Mpi, shared_pool: Pool, place: str, tmp_path: Path

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,6 +226,14 @@ static bool is_same_directory(const char *local, struct pool *pool, const char *
     return local_time->tv_sec == pool_time->seconds && local_time->tv_nsec == pool_time->nanoseconds;
 }
 
+/* The file is reached by its mount, as without this library: slower, and not silently. */
+static void tell_once(const char *filename)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&told))
+        fprintf(stderr, "ramlace: %s: MPI-IO goes by way of the mount: %s\n", filename, ramlace_error());
+}
+
 static int resolve_mounted(const char *filename, bool for_writing, struct name *name)
 {
     struct mount mount = {0};
@@ -237,6 +246,8 @@ static int resolve_mounted(const char *filename, bool for_writing, struct name *
         bool by_address = strncmp(mount.source, "ramlace://", 10) == 0;
         struct pool *pool = pool_find(by_address ? mount.source : mount.source + sizeof SCHEME - 1);
         size_t length = strcmp(mount.directory, "/") == 0 ? 0 : strlen(mount.directory);
+        if (pool == NULL)
+            tell_once(filename);
         if (pool != NULL && is_same_directory(mount.directory, pool, mount.root)) {
             name->place = PLACE_MOUNTED;
             name->pool = pool;
