@@ -1,9 +1,9 @@
 //! The one door through which a slot changes: each command goes to the operation that it names.
 
-use ramlace_wire::namespace::GivenUp;
+use ramlace_wire::namespace::{GiveUp, GivenUp};
 use ramlace_wire::peer::Token;
 
-use crate::command::{Command, Effect, Op, Origin, Reply, Room};
+use crate::command::{Command, Effect, Op, Origin, Reply, Room, asked_by_clients};
 use crate::state::session::{Cached, given_up};
 use crate::state::{Caller, SlotState, Step, shown};
 use crate::touched::tell_changes;
@@ -83,41 +83,41 @@ impl SlotState {
 
     fn client_step(&mut self, caller: Caller, op: &Op, effects: &mut Vec<Effect>) -> Step {
         self.check_not_going(op)?;
-        match op {
-            Op::Create(request) => self.create(caller, request),
-            Op::Open(request) => self.open(caller, *request),
-            Op::GiveUp(request) => {
-                let opened = self.session_mut(caller).give_up(request.sequence);
-                Ok(Some(Reply::GivenUp(GivenUp { opened })))
-            }
-            Op::OpenEntry(request) => self.open_entry(caller, request),
-            Op::HandOver(request) => self.hand_over(caller, *request, effects),
-            Op::Close(request) => self.close(caller, *request, effects),
-            Op::SetAttributes(request) => self.set_attributes(caller, *request, effects),
-            Op::Truncate(request) => self.truncate(caller, *request, effects),
-            Op::Symlink(request) => self.symlink(caller, request),
-            Op::MakeNode(request) => self.make_node(caller, request),
-            Op::CreateUnnamed(request) => self.create_unnamed(caller, request),
-            Op::SetXattr(request) => self.set_xattr(caller, request, effects),
-            Op::RemoveXattr(request) => self.remove_xattr(caller, request, effects),
-            Op::MakeDirectory { request, homes } => self.make_directory(caller, request, homes, effects),
-            Op::RemoveDirectory(request) => self.remove_directory(caller, request, effects),
-            Op::Unlink(request) => self.unlink(caller, request, effects),
-            Op::Rename(request) => self.rename(caller, request, effects),
-            Op::Link(request) => self.link(caller, request, effects),
-            Op::WriteInline { request, room } => self.write_inline(caller, request, *room),
-            Op::Promote { request, epoch } => self.promote(caller, *request, *epoch, effects),
-            Op::Extend(request) => self.extend(caller, *request),
-            Op::NoteMemory(request) => self.note_memory(caller, *request),
-            Op::ReserveAppend(request) => self.reserve_append(caller, *request),
-            Op::FinishAppend(request) => self.finish_append(caller, *request),
-            Op::SetLayout(request) => self.set_layout(caller, *request, effects),
-            Op::SetLock(request) => self.set_lock(caller, *request, effects),
-            Op::CancelLock(request) => self.cancel_lock(caller, *request, effects),
-            Op::ArriveBarrier { request, room } => self.arrive_barrier(caller, request, *room, effects),
-            Op::LeaveBarrier(request) => self.leave_barrier(caller, request),
-            Op::ChangeInlineCell { request, room } => self.change_inline_cell(caller, *request, *room),
-            other => panic!("{other:?} does not come from a client"),
+        macro_rules! step {
+            (($slot:ident, $caller:ident, $request:ident, $effects:ident) $($name:ident: $step:expr;)*) => {{
+                let ($slot, $caller, $effects) = (self, caller, effects);
+                match op {
+                    $(Op::$name($request) => $step,)*
+                    // With what the server has added.
+                    Op::MakeDirectory { request, homes } => $slot.make_directory($caller, request, homes, $effects),
+                    Op::WriteInline { request, room } => $slot.write_inline($caller, request, *room),
+                    Op::Promote { request, epoch } => $slot.promote($caller, *request, *epoch, $effects),
+                    Op::ArriveBarrier { request, room } => {
+                        $slot.arrive_barrier($caller, request, *room, $effects)
+                    }
+                    Op::ChangeInlineCell { request, room } => {
+                        $slot.change_inline_cell($caller, *request, *room)
+                    }
+                    Op::EndLockWait(_)
+                    | Op::Prepare(_)
+                    | Op::Settle(_)
+                    | Op::DeliveryDone { .. }
+                    | Op::DeliveryUnreachable { .. }
+                    | Op::CoordinatorLost { .. }
+                    | Op::Spread { .. }
+                    | Op::EndSession { .. }
+                    | Op::BeginInLanes { .. }
+                    | Op::Disown(_)
+                    | Op::Delegate { .. }
+                    | Op::EndDelegation { .. } => panic!("{op:?} does not come from a client"),
+                }
+            }};
         }
+        asked_by_clients!(step)
+    }
+
+    fn give_up_change(&mut self, caller: Caller, request: GiveUp) -> Step {
+        let opened = self.session_mut(caller).give_up(request.sequence);
+        Ok(Some(Reply::GivenUp(GivenUp { opened })))
     }
 }

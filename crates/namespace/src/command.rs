@@ -4,13 +4,14 @@
 //! variant takes the next number, and the number of one that goes is never used again. Bytes are postcard; the
 //! tests of the server's records fix them, and the server refuses a log of another format.
 
-use ramlace_base::{Epoch, Error, InodeId, Sequence, SessionId, Slot, Timestamp, limits, numbered_variants};
+use ramlace_base::{
+    Epoch, Error, ErrorKind, InodeId, Sequence, SessionId, Slot, Timestamp, limits, numbered_variants,
+};
 use ramlace_wire::coordination;
 use ramlace_wire::inline;
 use ramlace_wire::locks;
-use ramlace_wire::mend::OperationsKnown;
 use ramlace_wire::namespace as wire;
-use ramlace_wire::{Attributes, Credentials, ErrorBody, encode_body};
+use ramlace_wire::{Attributes, Credentials, ErrorBody, Kind, Request, decode_body, encode_body};
 use ramlace_wire::{peer, xattrs};
 use serde::{Deserialize, Serialize};
 
@@ -274,6 +275,107 @@ numbered_variants! { Op:
     42 EndDelegation { number };
 }
 
+/// Changes that are logged as clients ask them: of each the message, whose name the command has, and what a slot does then.
+macro_rules! asked_by_clients {
+    ($then:ident) => {
+        $then! { (slot, caller, request, effects)
+            Create: slot.create(caller, request);
+            Open: slot.open(caller, *request);
+            OpenEntry: slot.open_entry(caller, request);
+            GiveUp: slot.give_up_change(caller, *request);
+            HandOver: slot.hand_over(caller, *request, effects);
+            Close: slot.close(caller, *request, effects);
+            SetAttributes: slot.set_attributes(caller, *request, effects);
+            Truncate: slot.truncate(caller, *request, effects);
+            Symlink: slot.symlink(caller, request);
+            MakeNode: slot.make_node(caller, request);
+            CreateUnnamed: slot.create_unnamed(caller, request);
+            SetXattr: slot.set_xattr(caller, request, effects);
+            RemoveXattr: slot.remove_xattr(caller, request, effects);
+            RemoveDirectory: slot.remove_directory(caller, request, effects);
+            Unlink: slot.unlink(caller, request, effects);
+            Rename: slot.rename(caller, request, effects);
+            Link: slot.link(caller, request, effects);
+            Extend: slot.extend(caller, *request);
+            NoteMemory: slot.note_memory(caller, *request);
+            ReserveAppend: slot.reserve_append(caller, *request);
+            FinishAppend: slot.finish_append(caller, *request);
+            SetLayout: slot.set_layout(caller, *request, effects);
+            SetLock: slot.set_lock(caller, *request, effects);
+            CancelLock: slot.cancel_lock(caller, *request, effects);
+            LeaveBarrier: slot.leave_barrier(caller, request);
+        }
+    };
+}
+pub(crate) use asked_by_clients;
+
+macro_rules! reading {
+    ($names:tt $($name:ident: $step:expr;)*) => {
+        impl Op {
+            /// The change that a client's message asks of a slot, and which slot that is: `named` is the one in the message's
+            /// header. What the server has to add is not there yet.
+            ///
+            /// Errors: `Protocol` for a body that makes no sense, and for a message that asks no change of a slot.
+            pub fn asked(kind: Kind, body: &[u8], named: Slot) -> Result<(Slot, Op), Error> {
+                let op = match kind {
+                    $(Kind::$name => Op::$name(decode_body(kind, body)?),)*
+                    Kind::MakeDirectory => {
+                        Op::MakeDirectory { request: decode_body(kind, body)?, homes: Vec::new() }
+                    }
+                    Kind::WriteInline => Op::WriteInline { request: decode_body(kind, body)?, room: false },
+                    Kind::Promote => Op::Promote { request: decode_body(kind, body)?, epoch: Epoch(0) },
+                    Kind::ArriveBarrier => {
+                        Op::ArriveBarrier { request: decode_body(kind, body)?, room: false }
+                    }
+                    Kind::ChangeInlineCell => {
+                        Op::ChangeInlineCell { request: decode_body(kind, body)?, room: false }
+                    }
+                    _ => {
+                        let text = format!("a {kind:?} is nothing that a slot is asked");
+                        return Err(Error::new(ErrorKind::Protocol, text));
+                    }
+                };
+                let slot = match &op {
+                    $(Op::$name(request) => request.slot(named),)*
+                    Op::WriteInline { request, .. } => request.slot(named),
+                    Op::Promote { request, .. } => request.slot(named),
+                    Op::ChangeInlineCell { request, .. } => request.slot(named),
+                    _ => named,
+                };
+                Ok((slot, op))
+            }
+        }
+    };
+}
+asked_by_clients!(reading);
+
+impl Op {
+    /// Whether its record may use the last of the store, because it frees memory or ends something.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        matches!(
+            self,
+            Op::SetLock(locks::SetLock { kind: None, .. })
+                | Op::CancelLock(_)
+                | Op::EndLockWait(_)
+                | Op::LeaveBarrier(_)
+                | Op::Unlink(_)
+                | Op::RemoveDirectory(_)
+                | Op::Close(_)
+                | Op::GiveUp(_)
+                | Op::Truncate(_)
+                | Op::Prepare(_)
+                | Op::Settle(_)
+                | Op::CoordinatorLost { .. }
+                | Op::Disown(_)
+                | Op::DeliveryDone { .. }
+                | Op::DeliveryUnreachable { .. }
+                | Op::EndSession { .. }
+                | Op::EndDelegation { .. }
+        )
+    }
+}
+
 /// What a step wants done. A replay of a log discards the effects and then delivers
 /// [`crate::SlotState::open_deliveries`].
 #[derive(Clone, Debug, PartialEq)]
@@ -497,87 +599,6 @@ impl Reply {
             Reply::BarrierLeft(body) => encode_body(body),
             Reply::InlineCell(body) => encode_body(body),
             Reply::Done => encode_body(&()),
-        }
-    }
-}
-
-/// A request that changes nothing.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Query {
-    /// By a client, at the parent's slot.
-    Lookup(wire::Lookup),
-    /// By a client.
-    GetAttributes(wire::GetAttributes),
-    /// By a client.
-    ReadLink(wire::ReadLink),
-    /// By a client.
-    GetXattr(xattrs::GetXattr),
-    /// By a client.
-    ListXattrs(xattrs::ListXattrs),
-    /// By a client.
-    ReadDirectory(wire::ReadDirectory),
-    /// By a client.
-    ReadInline {
-        /// What the client asked.
-        request: inline::ReadInline,
-        /// Its session, which may have the file open.
-        session: SessionId,
-    },
-    /// By a client.
-    GetLock {
-        /// What the client asked.
-        request: locks::GetLock,
-        /// Its session.
-        session: SessionId,
-    },
-    /// By a lane; any caller may know the answer.
-    QueryInode(peer::QueryInode),
-    /// By a slot that moves a directory.
-    Ascend(peer::Ascend),
-    /// By a slot that holds something for operations of this one.
-    Operations,
-}
-
-/// The answer to a query.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// To `Lookup`.
-    Found(wire::Found),
-    /// To `GetAttributes`.
-    Info(Box<wire::InodeInfo>),
-    /// To `ReadLink` and `GetXattr`.
-    Bytes(Vec<u8>),
-    /// To `ListXattrs`.
-    Names(Vec<xattrs::XattrName>),
-    /// To `ReadDirectory`.
-    Page(wire::DirectoryPage),
-    /// To `ReadInline`.
-    Inline(inline::InlineRead),
-    /// To `GetLock`.
-    Lock(locks::LockInTheWay),
-    /// To `QueryInode`.
-    Inode(peer::InodeAnswer),
-    /// To `Ascend`.
-    Ascended(peer::Ascended),
-    /// To `Operations`.
-    Operations(OperationsKnown),
-}
-
-impl Answer {
-    /// The body of the reply on the wire.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        match self {
-            Answer::Found(body) => encode_body(body),
-            Answer::Info(body) => encode_body(body),
-            Answer::Bytes(body) => encode_body(body),
-            Answer::Names(body) => encode_body(body),
-            Answer::Page(body) => encode_body(body),
-            Answer::Inline(body) => encode_body(body),
-            Answer::Lock(body) => encode_body(body),
-            Answer::Inode(body) => encode_body(body),
-            Answer::Ascended(body) => encode_body(body),
-            Answer::Operations(body) => encode_body(body),
         }
     }
 }

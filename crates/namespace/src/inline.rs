@@ -8,15 +8,16 @@
 //! Invariant: the bytes end where the size does, or before; what is missing is zero.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
+use ramlace_wire::OpenedFor;
 use ramlace_wire::inline::{
     Bytes, BytesPlace, InlineMode, InlineOutcome, InlineRead, InlineWritten, Promote, Promoted, ReadInline,
     WriteInline,
 };
 use ramlace_wire::namespace::{SizeInfo, Truncate};
 use ramlace_wire::peer::{FillLane, Token};
-use ramlace_wire::{Credentials, OpenedFor};
 
 use crate::command::{Delivery, DeliveryId, Effect, Reply};
+use crate::query::{AskedBy, Query};
 use crate::sizes::check_size;
 use crate::state::file::{File, Leaving};
 use crate::state::inode::{Body, right};
@@ -106,29 +107,24 @@ impl File {
     }
 }
 
-impl SlotState {
-    pub(crate) fn read_inline(
-        &self,
-        who: &Credentials,
-        session: SessionId,
-        request: ReadInline,
-    ) -> Result<InlineRead> {
-        let inode = self.inode(request.inode)?;
-        let file = inode.file(request.inode)?;
-        let opened = self.opened_for(session, request.inode);
+impl Query for ReadInline {
+    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<InlineRead> {
+        let inode = slot.inode(self.inode)?;
+        let file = inode.file(self.inode)?;
+        let opened = slot.opened_for(by.session, self.inode);
         // Where the bytes are, and how many, writers need to know as well.
-        let is_enough = opened.read || (opened.write && request.length == 0);
+        let is_enough = opened.read || (opened.write && self.length == 0);
         if !is_enough {
-            inode.check_allows(who, right::READ)?;
+            inode.check_allows(by.who, right::READ)?;
         }
         // Bytes that a kernel keeps have to be leased where they will be. They may be read here as long as that
         // time is not known.
-        if request.keep && file.leaving().is_some_and(|leaving| leaving.waiting.is_some()) {
-            file.check_not_leaving(request.inode)?;
+        if self.keep && file.leaving().is_some_and(|leaving| leaving.waiting.is_some()) {
+            file.check_not_leaving(self.inode)?;
         }
         let part = |bytes: &[u8]| {
-            let start = bytes.len().min(usize::try_from(request.offset).unwrap_or(usize::MAX));
-            let end = bytes.len().min(start.saturating_add(request.length as usize));
+            let start = bytes.len().min(usize::try_from(self.offset).unwrap_or(usize::MAX));
+            let end = bytes.len().min(start.saturating_add(self.length as usize));
             Bytes(bytes[start..end].to_vec())
         };
         Ok(InlineRead {
@@ -137,7 +133,9 @@ impl SlotState {
             since: file.layout.created,
         })
     }
+}
 
+impl SlotState {
     /// A file's size, and the bytes that live with its inode; `None`: they live in its lanes, or there is no such file.
     #[must_use]
     pub fn inline_now(&self, id: InodeId) -> Option<(u64, &[u8])> {

@@ -57,9 +57,8 @@ mod touched;
 mod unnamed;
 mod xattrs;
 
-pub use command::{
-    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
-};
+pub use command::{Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, Room};
 pub use mend::{Disowned, Doubt};
+pub use query::{AskedBy, Query};
 pub use state::SlotState;
 pub use state::delegation::Delegation;

@@ -9,8 +9,22 @@ use ramlace_wire::locks::{
 };
 
 use crate::command::{Effect, Reply};
+use crate::query::{AskedBy, Query};
 use crate::state::locks::{Asked, FileLocks, Lock, LockCount, shown};
 use crate::state::{Caller, SlotState, Step};
+
+impl Query for GetLock {
+    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<LockInTheWay> {
+        check_range(self.table, self.start, self.end)?;
+        slot.inode(self.inode)?;
+        slot.check_has_open(by.session, self.inode)?;
+        let GetLock { table, kind, start, end, .. } = *self;
+        let owner = LockOwner { session: by.session, owner: self.owner };
+        let wanted = Lock { owner, kind, start, end, pid: 0 };
+        let lock = slot.locks.get(&self.inode).and_then(|locks| locks.table(table).in_the_way(&wanted));
+        Ok(LockInTheWay { lock: lock.map(|lock| shown(lock, by.session)) })
+    }
+}
 
 impl SlotState {
     pub(crate) fn set_lock(&mut self, caller: Caller, request: SetLock, effects: &mut Vec<Effect>) -> Step {
@@ -51,17 +65,6 @@ impl SlotState {
         self.assert_mine(inode);
         let ended = self.with_locks(inode, effects, |locks| locks.cancel(session, wait));
         effects.push(Effect::LockWaitEnded { ended });
-    }
-
-    pub(crate) fn get_lock(&self, session: SessionId, request: GetLock) -> Result<LockInTheWay> {
-        check_range(request.table, request.start, request.end)?;
-        self.inode(request.inode)?;
-        self.check_has_open(session, request.inode)?;
-        let GetLock { table, kind, start, end, .. } = request;
-        let owner = LockOwner { session, owner: request.owner };
-        let wanted = Lock { owner, kind, start, end, pid: 0 };
-        let lock = self.locks.get(&request.inode).and_then(|locks| locks.table(table).in_the_way(&wanted));
-        Ok(LockInTheWay { lock: lock.map(|lock| shown(lock, session)) })
     }
 
     /// What these owners wait for here, as far as they wait for nothing else meanwhile.

@@ -8,14 +8,22 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, Slot, Timestamp};
-use ramlace_wire::mend::OperationsKnown;
+use ramlace_wire::mend::{OperationsKnown, QueryOperations};
 use ramlace_wire::peer::{IntentStamp, Prepare, Prepared, Settle};
 
 use crate::command::{DeliveryAnswer, Effect, Op};
 use crate::holds::Asker;
 use crate::mend::{Disowned, Doubt};
+use crate::query::{AskedBy, Query};
 use crate::state::SlotState;
 use crate::state::coordinator::{Coordinator, Half};
+
+/// By a slot that holds something for operations which this one coordinates.
+impl Query for QueryOperations {
+    fn answer(&self, slot: &SlotState, _by: AskedBy<'_>) -> Result<OperationsKnown> {
+        Ok(OperationsKnown { next: slot.next_intent, unsettled: slot.unsettled.iter().copied().collect() })
+    }
+}
 
 impl SlotState {
     pub(crate) fn peer_step(
@@ -152,11 +160,6 @@ impl SlotState {
         let known = self.coordinators.get(&coordinator)?;
         let (settled_below, halves) = (known.settled_below, known.parts_held().collect());
         Some(Doubt { slot: self.slot, coordinator, settled_below, halves })
-    }
-
-    /// What this slot knows of the operations that it coordinates.
-    pub(crate) fn operations_known(&self) -> OperationsKnown {
-        OperationsKnown { next: self.next_intent, unsettled: self.unsettled.iter().copied().collect() }
     }
 
     /// Drops what its coordinator does not know, unless something has come for it since.

@@ -1,11 +1,12 @@
-//! Queries: they change nothing.
+//! Queries: they change nothing. The answer to each is told by its request; those that belong to a subject have that in its file.
 
-use ramlace_base::{Error, ErrorKind, Result, limits};
-use ramlace_wire::namespace::{DirectoryEntry, DirectoryPage, Found, Lookup, ReadDirectory, ReadLink};
-use ramlace_wire::peer::{Ascended, InodeAnswer, QueryInode};
-use ramlace_wire::{Attributes, Credentials};
+use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
+use ramlace_wire::namespace::{
+    DirectoryEntry, DirectoryPage, Found, GetAttributes, InodeInfo, Lookup, ReadDirectory, ReadLink,
+};
+use ramlace_wire::peer::{InodeAnswer, QueryInode};
+use ramlace_wire::{Attributes, Credentials, Request};
 
-use crate::command::{Answer, Query};
 use crate::entries::not_found;
 use crate::state::SlotState;
 use crate::state::directory::Entry;
@@ -15,37 +16,81 @@ use crate::state::inode::{Body, right};
 const ENTRY_BYTES_MAX: u32 = 400;
 const _: () = assert!(limits::READDIR_ENTRIES_MAX * ENTRY_BYTES_MAX <= limits::BODY_BYTES_MAX / 2);
 
+/// A request that changes nothing.
+pub trait Query: Request {
+    /// What a slot answers.
+    ///
+    /// Panics when the query belongs to another slot: that is a bug of the caller.
+    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<Self::Reply>;
+}
+
+/// As whom something is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct AskedBy<'a> {
+    /// The user.
+    pub who: &'a Credentials,
+    /// The session, where what it has open counts: not where it asks for one of its users.
+    pub session: SessionId,
+}
+
+impl<'a> From<&'a Credentials> for AskedBy<'a> {
+    fn from(who: &'a Credentials) -> AskedBy<'a> {
+        AskedBy { who, session: SessionId::NONE }
+    }
+}
+
+impl Query for Lookup {
+    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<Found> {
+        slot.lookup(by.who, self)
+    }
+}
+
+impl Query for GetAttributes {
+    fn answer(&self, slot: &SlotState, _by: AskedBy<'_>) -> Result<InodeInfo> {
+        let inode = match slot.is_mine(self.inode) {
+            true => slot.inode(self.inode)?,
+            false => slot.directory_here(self.inode)?.0,
+        };
+        Ok(slot.info(self.inode, inode))
+    }
+}
+
+impl Query for ReadLink {
+    fn answer(&self, slot: &SlotState, _by: AskedBy<'_>) -> Result<Vec<u8>> {
+        match &slot.inode(self.inode)?.body {
+            Body::Symlink(target) => Ok(target.to_vec()),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("inode {} is no symbolic link", self.inode))),
+        }
+    }
+}
+
+impl Query for ReadDirectory {
+    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<DirectoryPage> {
+        slot.read_directory(by.who, *self)
+    }
+}
+
+/// By a lane; any caller may know the answer.
+impl Query for QueryInode {
+    fn answer(&self, slot: &SlotState, _by: AskedBy<'_>) -> Result<InodeAnswer> {
+        let file = slot.inode(self.inode)?.file(self.inode)?;
+        Ok(InodeAnswer {
+            generation: file.generation,
+            // A lane whose bytes were lost must not take finished, unpublished appends for holes.
+            size: file.extent(),
+            smallest_size: file.smallest_size(self.since),
+            layout: file.layout,
+            place: file.place(),
+        })
+    }
+}
+
 impl SlotState {
     /// Answers a query; changes nothing.
     ///
     /// Panics when the query belongs to another slot: that is a bug of the caller.
-    pub fn query(&self, who: &Credentials, query: &Query) -> Result<Answer> {
-        match query {
-            Query::Lookup(request) => self.lookup(who, request).map(Answer::Found),
-            Query::GetAttributes(request) => {
-                let inode = if self.is_mine(request.inode) {
-                    self.inode(request.inode)?
-                } else {
-                    self.directory_here(request.inode)?.0
-                };
-                Ok(Answer::Info(Box::new(self.info(request.inode, inode))))
-            }
-            Query::ReadLink(request) => self.read_link(*request).map(Answer::Bytes),
-            Query::GetXattr(request) => self.get_xattr(who, request).map(Answer::Bytes),
-            Query::ListXattrs(request) => self.list_xattrs(who, *request).map(Answer::Names),
-            Query::ReadDirectory(request) => self.read_directory(who, *request).map(Answer::Page),
-            Query::ReadInline { request, session } => {
-                self.read_inline(who, *session, *request).map(Answer::Inline)
-            }
-            Query::Ascend(request) => {
-                self.assert_mine(request.inode);
-                let inode = self.ascend(request.inode, request.until)?;
-                Ok(Answer::Ascended(Ascended { inode }))
-            }
-            Query::GetLock { request, session } => self.get_lock(*session, *request).map(Answer::Lock),
-            Query::QueryInode(request) => self.query_inode(*request).map(Answer::Inode),
-            Query::Operations => Ok(Answer::Operations(self.operations_known())),
-        }
+    pub fn query<'a, Q: Query>(&self, by: impl Into<AskedBy<'a>>, query: &Q) -> Result<Q::Reply> {
+        query.answer(self, by.into())
     }
 
     fn lookup(&self, who: &Credentials, request: &Lookup) -> Result<Found> {
@@ -65,13 +110,6 @@ impl SlotState {
         match &inode.body {
             Body::Directory(directory) if directory.spread.is_some() => None,
             _ => Some(inode.attributes(entry.inode)),
-        }
-    }
-
-    fn read_link(&self, request: ReadLink) -> Result<Vec<u8>> {
-        match &self.inode(request.inode)?.body {
-            Body::Symlink(target) => Ok(target.to_vec()),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("inode {} is no symbolic link", request.inode))),
         }
     }
 
@@ -104,17 +142,5 @@ impl SlotState {
         let end = all && (last == u64::MAX || partition + 1 == limits::DIRECTORY_PARTITIONS);
         let reached = entries.last().map_or(request.after, |entry| entry.cookie);
         Ok(DirectoryPage { entries, end, next: if all && !end { last } else { reached } })
-    }
-
-    fn query_inode(&self, request: QueryInode) -> Result<InodeAnswer> {
-        let file = self.inode(request.inode)?.file(request.inode)?;
-        Ok(InodeAnswer {
-            generation: file.generation,
-            // A lane whose bytes were lost must not take finished, unpublished appends for holes.
-            size: file.extent(),
-            smallest_size: file.smallest_size(request.since),
-            layout: file.layout,
-            place: file.place(),
-        })
     }
 }

@@ -17,6 +17,7 @@ use ramlace_wire::peer::{Ascend, Ascended, Part, Prepared, PutEntry, Target, Tok
 use crate::command::{Delivery, Effect, Reply};
 use crate::entries::taken;
 use crate::holds::{new_parent, target_part};
+use crate::query::{AskedBy, Query};
 use crate::state::directory::Claim;
 use crate::state::hold::Hold;
 use crate::state::intent::{Goal, Intent, Rename, Stage};
@@ -24,6 +25,14 @@ use crate::state::{Caller, SlotState, Step};
 
 /// The slot that keeps the order of moves.
 const ORDER: Slot = Slot(0);
+
+/// By a slot that moves a directory.
+impl Query for Ascend {
+    fn answer(&self, slot: &SlotState, _by: AskedBy<'_>) -> Result<Ascended> {
+        slot.assert_mine(self.inode);
+        Ok(Ascended { inode: slot.ascend(self.inode, self.until)? })
+    }
+}
 
 impl SlotState {
     pub(crate) fn rename(

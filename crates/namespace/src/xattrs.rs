@@ -5,6 +5,7 @@ use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrCla
 use ramlace_wire::{AccessList, Credentials, FileKind};
 
 use crate::command::{Effect, Reply};
+use crate::query::{AskedBy, Query};
 use crate::state::inode::{Body, Inode, STICKY, Xattrs, right};
 use crate::state::{Caller, SlotState, Step};
 
@@ -113,6 +114,26 @@ impl Inode {
     }
 }
 
+impl Query for GetXattr {
+    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<Vec<u8>> {
+        let inode = slot.inode(self.inode)?;
+        if self.name.class() == XattrClass::AccessList {
+            return inode.shown_list(&self.name);
+        }
+        inode.check_xattr(by.who, &self.name, false)?;
+        let value = inode.xattr(&self.name).ok_or_else(|| missing(&self.name))?;
+        Ok(value.to_vec())
+    }
+}
+
+impl Query for ListXattrs {
+    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<Vec<XattrName>> {
+        let mut names = slot.inode(self.inode)?.xattr_names();
+        names.retain(|name| name.class() != XattrClass::Trusted || by.who.uid == 0);
+        Ok(names)
+    }
+}
+
 impl SlotState {
     pub(crate) fn set_xattr(
         &mut self,
@@ -169,22 +190,6 @@ impl SlotState {
         inode.remove_xattr(name);
         inode.changed = caller.now;
         Ok(Some(Reply::Done))
-    }
-
-    pub(crate) fn get_xattr(&self, who: &Credentials, request: &GetXattr) -> Result<Vec<u8>> {
-        let inode = self.inode(request.inode)?;
-        if request.name.class() == XattrClass::AccessList {
-            return inode.shown_list(&request.name);
-        }
-        inode.check_xattr(who, &request.name, false)?;
-        let value = inode.xattr(&request.name).ok_or_else(|| missing(&request.name))?;
-        Ok(value.to_vec())
-    }
-
-    pub(crate) fn list_xattrs(&self, who: &Credentials, request: ListXattrs) -> Result<Vec<XattrName>> {
-        let mut names = self.inode(request.inode)?.xattr_names();
-        names.retain(|name| name.class() != XattrClass::Trusted || who.uid == 0);
-        Ok(names)
     }
 
     /// A user who may change the content or the owner of a file thereby takes its capabilities.

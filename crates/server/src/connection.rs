@@ -26,7 +26,7 @@ use tokio::time::timeout_at;
 use crate::callers::Seat;
 use crate::clock;
 use crate::gate::{Answer, Call, Gate, too_late};
-use crate::identity::{Bound, Identity, body_behind_way, check_may_open};
+use crate::identity::{Bound, Identity, check_may_open};
 use crate::record::Record;
 use crate::requests;
 use crate::requests::possible;
@@ -302,7 +302,7 @@ async fn serve_small(
         }
         Kind::LeaseAttributes => {
             let request: LeaseAttributes = decode_body(kind, body)?;
-            server.lease_attributes(header, &identity.who, request).await.map(|leased| encode_body(&leased))
+            server.lease_attributes(header, &identity.who, &request).await.map(|leased| encode_body(&leased))
         }
         Kind::RenewLeases => {
             let RenewLeases {} = decode_body(kind, body)?;
@@ -376,10 +376,7 @@ async fn serve_small(
             server.mend_lanes(request).await.map(|mended| encode_body(&mended))
         }
         _ if let Some(page) = server.serve_check(&identity.who, kind, body) => page,
-        _ => {
-            let (way, body) = body_behind_way(header, body)?;
-            server.serve_slot(header, proved, identity, &way, requests::parse(header, body)?).await
-        }
+        _ => server.serve_slot(header, proved, identity, body).await,
     }
 }
 

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use ramlace_base::{InodeId, Result, SessionId, Slot, limits};
-use ramlace_namespace::{Answer, Command, Delegation, Op, Origin, Query};
+use ramlace_namespace::{Command, Delegation, Op, Origin};
 use ramlace_wire::delegation::Delegated;
 use ramlace_wire::namespace::GetAttributes;
 use ramlace_wire::{Credentials, FileKind};
@@ -121,8 +121,7 @@ impl Server {
         directory: InodeId,
     ) -> Option<Delegated> {
         let slot = directory.slot();
-        let asked = self.query(who, slot, &Query::GetAttributes(GetAttributes { inode: directory }));
-        let Ok(Answer::Info(info)) = asked else { return None };
+        let info = self.query(who, slot, &GetAttributes { inode: directory }).ok()?;
         let durable = self.durable.borrow();
         let names = durable.names(slot)?;
         let is_told = info.attributes.kind == FileKind::Directory
@@ -131,7 +130,7 @@ impl Server {
         let next = names.next_inode();
         is_told.then(|| Delegated {
             number: held.number,
-            directory: *info,
+            directory: info,
             who: who.clone(),
             next,
             now: clock::now(),

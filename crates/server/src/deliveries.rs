@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Redirect, ServerId, SessionId, Slot};
-use ramlace_namespace::{Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query};
+use ramlace_namespace::{Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin};
 use ramlace_wire::peer::{Ascend, BeginLane, LaneCut, QueryInode};
 use ramlace_wire::{ErrorBody, Request, encode_body};
 
@@ -277,13 +277,7 @@ impl Server {
 
     /// Walks towards the root as far as the directories live in the slot. It changes nothing.
     fn ascend(self: &Rc<Self>, request: Ascend) -> Outcome<DeliveryAnswer> {
-        match self.query(&self.owner, request.inode.slot(), &Query::Ascend(request))? {
-            Answer::Ascended(body) => Ok(DeliveryAnswer::Ascended(body)),
-            _ => {
-                let text = "a walk towards the root was answered with something else; this is a bug";
-                Err(Error::new(ErrorKind::Fatal, text).into())
-            }
-        }
+        Ok(DeliveryAnswer::Ascended(self.query(&self.owner, request.inode.slot(), &request)?))
     }
 
     /// Asks a file's home about the file, here or elsewhere.

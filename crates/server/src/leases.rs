@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use ramlace_base::{ErrorKind, InodeId, SessionId, Slot};
 use ramlace_namespace::leases::{HOLD_MILLIS, Renewal};
-use ramlace_namespace::{Answer, Query};
 use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, Leased, LeasesRenewed, NameLeased};
 use ramlace_wire::namespace::{EntryLeased, GetAttributes, Lookup};
 use ramlace_wire::{Attributes, Credentials};
@@ -30,16 +29,14 @@ impl Server {
         request: LeaseName,
     ) -> Outcome<NameLeased> {
         let (slot, parent) = (header.slot, request.parent);
-        self.admit_slot(header, slot).await?;
-        self.notice_lost_slots()?;
-        match self.query(who, slot, &Query::Lookup(Lookup { parent, name: request.name })) {
-            Ok(Answer::Found(found)) => {
+        self.admit(header, slot).await?;
+        match self.query(who, slot, &Lookup { parent, name: request.name }) {
+            Ok(found) => {
                 let names = request.names && self.lease_names(header.session, slot, parent);
                 let attributes =
                     found.attributes.is_some() && self.lease(header.session, found.inode, Leased::Attributes);
                 Ok(NameLeased { found: Some(found), names, attributes, directory: None })
             }
-            Ok(_) => unreachable!("a slot answers what it was asked"),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let names = request.names && self.lease_names(header.session, slot, parent);
                 let directory =
@@ -64,24 +61,17 @@ impl Server {
         self: &Rc<Self>,
         header: &Call,
         who: &Credentials,
-        request: LeaseAttributes,
+        request: &LeaseAttributes,
     ) -> Outcome<AttributesLeased> {
         let inode = request.inode;
         let slot = inode.slot();
-        self.admit_slot(header, slot).await?;
-        self.notice_lost_slots()?;
-        let asked = self.query(who, slot, &Query::GetAttributes(GetAttributes { inode }));
-        let answer = asked.map(|answer| match answer {
-            Answer::Info(info) => {
-                // Of a spread directory this is not all.
-                let whole = info.partitions.is_empty();
-                let attributes = whole && self.lease(header.session, inode, Leased::Attributes);
-                let names = request.names && self.lease_names(header.session, slot, inode);
-                AttributesLeased { info: *info, attributes, names }
-            }
-            _ => unreachable!("a slot answers what it was asked"),
-        });
-        Ok(answer?)
+        self.admit(header, slot).await?;
+        let info = self.query(who, slot, &GetAttributes { inode })?;
+        // Of a spread directory this is not all.
+        let whole = info.partitions.is_empty();
+        let attributes = whole && self.lease(header.session, inode, Leased::Attributes);
+        let names = request.names && self.lease_names(header.session, slot, inode);
+        Ok(AttributesLeased { info, attributes, names })
     }
 
     /// Leases on an entry that a change has told its session of, as far as it still is what was told.
@@ -90,15 +80,15 @@ impl Server {
         session: SessionId,
         who: &Credentials,
         slot: Slot,
-        entry: Lookup,
+        entry: &Lookup,
         told: &Attributes,
     ) -> EntryLeased {
         let (parent, not) = (entry.parent, EntryLeased::default());
         if !self.leases.leases.borrow().listens(session) {
             return not;
         }
-        match self.query(who, slot, &Query::Lookup(entry)) {
-            Ok(Answer::Found(found)) if found.attributes.as_ref() == Some(told) => EntryLeased {
+        match self.query(who, slot, entry) {
+            Ok(found) if found.attributes.as_ref() == Some(told) => EntryLeased {
                 names: self.lease_names(session, slot, parent),
                 attributes: self.lease(session, told.inode, Leased::Attributes),
             },
@@ -119,8 +109,8 @@ impl Server {
         if !self.leases.leases.borrow().listens(session) {
             return None;
         }
-        let now = match self.query(who, slot, &Query::Lookup(entry.clone())) {
-            Ok(Answer::Found(found)) => Some(found.inode),
+        let now = match self.query(who, slot, entry) {
+            Ok(found) => Some(found.inode),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             _ => return None,
         };
@@ -138,13 +128,9 @@ impl Server {
         if directory.slot() != slot || !self.leases.leases.borrow().listens(session) {
             return None;
         }
-        match self.query(who, slot, &Query::GetAttributes(GetAttributes { inode: directory })) {
-            Ok(Answer::Info(info)) => {
-                let leased = info.partitions.is_empty() && self.lease(session, directory, Leased::Attributes);
-                leased.then_some(info.attributes)
-            }
-            _ => None,
-        }
+        let info = self.query(who, slot, &GetAttributes { inode: directory }).ok()?;
+        let leased = info.partitions.is_empty() && self.lease(session, directory, Leased::Attributes);
+        leased.then_some(info.attributes)
     }
 
     fn lease_names(self: &Rc<Self>, session: SessionId, slot: Slot, directory: InodeId) -> bool {

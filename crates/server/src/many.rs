@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use ramlace_base::{Error, ErrorKind, Result, Slot, Timestamp, limits};
+use ramlace_namespace::Op;
 use ramlace_transport::{Proved, Role};
 use ramlace_wire::delegation::{Change, ChangeMany, Changed, ManyChanged};
 use ramlace_wire::inline::Bytes;
@@ -12,11 +13,7 @@ use ramlace_wire::{ErrorBody, Header, Kind};
 use crate::clock;
 use crate::gate::Call;
 use crate::identity::Identity;
-use crate::requests;
 use crate::server::{Outcome, Server};
-
-/// Changes that touch no other slot.
-const KINDS: [Kind; 5] = [Kind::Create, Kind::WriteInline, Kind::SetAttributes, Kind::Close, Kind::Promote];
 
 /// A promise is not older: what is sent later, because its server was away, happened then.
 const PROMISED_NANOS_MAX: i64 = 60_000_000_000;
@@ -117,7 +114,7 @@ impl Server {
         identity: &Identity,
         (delegation, change): (u64, &Change),
     ) -> Outcome<Vec<u8>> {
-        let kind = Kind::from_number(change.kind).filter(|kind| KINDS.contains(kind)).ok_or_else(|| {
+        let kind = Kind::from_number(change.kind).filter(|kind| kind.row().among_many).ok_or_else(|| {
             let text = format!("message {:#06x} does not come among many", change.kind);
             Error::new(ErrorKind::Invalid, text)
         })?;
@@ -131,12 +128,12 @@ impl Server {
         let first = Timestamp { nanos: now.nanos - PROMISED_NANOS_MAX };
         let promised = (delegation != 0).then(|| change.at.clamp(first, now));
         let part = call.part(&header, promised);
-        let request = requests::parse(&header, &change.body.0)?;
-        if request.slot() != call.slot {
-            let text = format!("a change of {} came among those of {}", request.slot(), call.slot);
+        let (slot, op) = Op::asked(kind, &change.body.0, call.slot)?;
+        if slot != call.slot {
+            let text = format!("a change of {slot} came among those of {}", call.slot);
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
-        let done = self.serve_slot(&part, proved, identity.clone(), &[], request).await;
+        let done = self.change(&part, proved, identity.clone(), &[], (slot, op)).await;
         call.absorb(part);
         done
     }

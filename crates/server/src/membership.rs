@@ -11,7 +11,7 @@ use ramlace_wire::Layout;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::session::GetServerStatus;
-use ramlace_wire::{ClusterMap, Header, Kind, Request, ServerEntry, Shows};
+use ramlace_wire::{ClusterMap, Header, Request, ServerEntry, Shows};
 
 use crate::clock;
 use crate::gate::Call;
@@ -227,9 +227,8 @@ impl Server {
         }
         match map.primary(slot) {
             Some(primary) if primary == self.me => {
-                let asks_names = call.kind.row().shows != Shows::Bytes
-                    && !matches!(call.kind, Kind::QueryInode | Kind::QueryPages | Kind::BeginLane);
-                if asks_names {
+                let row = call.kind.row();
+                if row.shows != Shows::Bytes && !row.by_lane {
                     self.await_undelegated(slot, call.session).await?;
                 }
                 Ok(map)

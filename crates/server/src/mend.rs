@@ -9,7 +9,7 @@ use std::rc::Rc;
 use ramlace_base::{ErrorKind, Generation, LaneId, Result, SessionId, Slot, limits};
 use ramlace_lanes::{LaneChange, LaneTable};
 use ramlace_layout::lane_length;
-use ramlace_namespace::{Answer, Command, Disowned, Doubt, Op, Origin, Query};
+use ramlace_namespace::{Command, Disowned, Doubt, Op, Origin};
 use ramlace_wire::check::{Trouble, TroubleKind};
 use ramlace_wire::mend::{LanesMended, Mend, MendLanes, Mended, OperationsKnown, QueryOperations};
 use ramlace_wire::peer::{InodeAnswer, QueryInode};
@@ -68,10 +68,7 @@ impl Server {
         if self.primary(coordinator)? != self.me {
             return self.call_peer(coordinator, &QueryOperations { coordinator }).await;
         }
-        match self.query(&self.owner, coordinator, &Query::Operations)? {
-            Answer::Operations(known) => Ok(known),
-            _ => unreachable!("a slot answers what it was asked"),
-        }
+        Ok(self.query(&self.owner, coordinator, &QueryOperations { coordinator })?)
     }
 
     /// Has lanes fit to their files again, until one of them cannot: that is told when it is asked for first.

@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
-use ramlace_namespace::{Query, Reply};
+use ramlace_namespace::{AskedBy, Query, Reply};
 use ramlace_store::Store;
 use ramlace_transport::Failure;
 use ramlace_transport::nonblocking::{Connection, Newcomers};
@@ -264,23 +264,20 @@ impl Server {
     }
 
     /// Asks a slot something.
-    pub fn query(
+    pub fn query<'a, Q: Query>(
         self: &Rc<Self>,
-        who: &Credentials,
+        by: impl Into<AskedBy<'a>>,
         slot: Slot,
-        query: &Query,
-    ) -> Result<ramlace_namespace::Answer> {
+        query: &Q,
+    ) -> Result<Q::Reply> {
         self.ensure_slot(slot)?;
         let durable = self.durable.borrow();
-        durable.names(slot).expect("the slot was made sure of").query(who, query)
+        durable.names(slot).expect("the slot was made sure of").query(by, query)
     }
 
     /// Asks this server's own slot about a file.
     pub fn query_inode(self: &Rc<Self>, request: QueryInode) -> Outcome<InodeAnswer> {
-        match self.query(&self.owner, request.inode.slot(), &Query::QueryInode(request))? {
-            ramlace_namespace::Answer::Inode(answer) => Ok(answer),
-            _ => unreachable!("a slot answers what it was asked"),
-        }
+        Ok(self.query(&self.owner, request.inode.slot(), &request)?)
     }
 
     /// Answers a request with an error.

@@ -11,7 +11,7 @@ use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, SizeInf
 use ramlace_wire::peer::{CutLane, DropLane, FillLane, IntentStamp, Part, Prepare, Settle, Token, TrimLane};
 use ramlace_wire::runs::{LaneRuns, Strided, Tile, WriteRuns};
 use ramlace_wire::session::{CloseSession, GetServerStatus, OpenSession, SessionKind};
-use ramlace_wire::{Credentials, Header, Kind, Layout, Owner, Request};
+use ramlace_wire::{Asker, Credentials, Header, Kind, Layout, Owner, Request};
 
 use crate::gate::Call;
 
@@ -736,5 +736,23 @@ fn a_session_has_so_many_connections_and_they_end_with_it() {
         }
         other.ask(&GetServerStatus {}).await.unwrap();
         while server.look(|server| server.status().connections).await > 1 {}
+    });
+}
+
+#[test]
+fn no_message_of_clients_is_unknown_to_a_server() {
+    let server = TestServer::start(1);
+    run(async {
+        // A body of no bytes makes no sense to most; these would end the session, or the server.
+        let ends = [Kind::CloseSession, Kind::StopServer];
+        let asked = Kind::ALL.iter().filter(|kind| kind.row().asker != Asker::Peer && !ends.contains(kind));
+        for kind in asked {
+            let mut client = Client::user(&server.address, 1).await;
+            client.connection.queue_reply(client.header(*kind, 1, 0), &[], &[]);
+            client.connection.flush().await.unwrap();
+            let told = client.answer::<()>().await.err().map(|error| error.to_string());
+            let is_unknown = told.as_ref().is_some_and(|text| text.contains("nothing that a slot is asked"));
+            assert!(!is_unknown, "{kind:?}: {told:?}");
+        }
     });
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
-use ramlace_namespace::{Answer, Command, Op, Origin, Query};
+use ramlace_namespace::{Command, Op, Origin};
 use ramlace_wire::namespace::{GetAttributes, GetPartitions, PartitionsInfo};
 use ramlace_wire::{Attributes, ClusterMap, Credentials};
 
@@ -56,10 +56,7 @@ impl Server {
         let mut whole: Option<Attributes> = None;
         for slot in &slots {
             call.saw(*slot);
-            let query = Query::GetAttributes(GetAttributes { inode });
-            let Answer::Info(part) = self.query(who, *slot, &query)? else {
-                return Err(Error::new(ErrorKind::Fatal, "a slot answers something else; this is a bug"));
-            };
+            let part = self.query(who, *slot, &GetAttributes { inode })?;
             match &mut whole {
                 Some(whole) => whole.add_partition(&part.attributes),
                 None => whole = Some(part.attributes),

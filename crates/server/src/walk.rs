@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, SessionId, limits};
-use ramlace_namespace::{Answer, Query};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result, limits};
 use ramlace_wire::inline::{Bytes, ReadInline};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Lookup};
 use ramlace_wire::walk::{Walk, Walked};
@@ -30,9 +29,8 @@ impl Server {
                 Err(_) => return Ok(walked),
                 Ok(_) => self.notice_lost_slots()?,
             }
-            let found = match self.query(who, slot, &Query::Lookup(Lookup { parent, name })) {
-                Ok(Answer::Found(found)) => found,
-                Ok(_) => unreachable!("a slot answers what it was asked"),
+            let found = match self.query(who, slot, &Lookup { parent, name }) {
+                Ok(found) => found,
                 Err(error) if walked.steps.is_empty() => return Err(error.into()),
                 Err(error) => {
                     walked.stopped = is_final(error.kind()).then(|| ErrorBody::new(&error));
@@ -69,8 +67,8 @@ impl Server {
             call.saw(here.slot());
             let is_mine = map.primary(here.slot()) == Some(self.me);
             let lookup = Lookup { parent: here, name: name.clone() };
-            match is_mine.then(|| self.query(who, here.slot(), &Query::Lookup(lookup))) {
-                Some(Ok(Answer::Found(found))) if found.kind == FileKind::Directory => here = found.inode,
+            match is_mine.then(|| self.query(who, here.slot(), &lookup)) {
+                Some(Ok(found)) if found.kind == FileKind::Directory => here = found.inode,
                 _ => return Err(astray()),
             }
         }
@@ -80,10 +78,8 @@ impl Server {
     /// What this server alone can say: not of a directory that is spread. Whoever needs what is not
     /// here asks for it, and is told why.
     fn info_of(self: &Rc<Self>, who: &Credentials, inode: InodeId) -> Option<InodeInfo> {
-        match self.query(who, inode.slot(), &Query::GetAttributes(GetAttributes { inode })) {
-            Ok(Answer::Info(info)) if info.partitions.is_empty() => Some(*info),
-            _ => None,
-        }
+        let info = self.query(who, inode.slot(), &GetAttributes { inode }).ok()?;
+        info.partitions.is_empty().then_some(info)
     }
 
     fn bytes_of(self: &Rc<Self>, who: &Credentials, info: &InodeInfo) -> Option<Bytes> {
@@ -93,10 +89,9 @@ impl Server {
         let inode = info.attributes.inode;
         let request = ReadInline { inode, offset: 0, length: limits::INLINE_BYTES_MAX as u32, keep: false };
         // By the rights of the user, not by what the session has open.
-        let query = Query::ReadInline { request, session: SessionId::NONE };
-        match self.query(who, inode.slot(), &query) {
+        match self.query(who, inode.slot(), &request) {
             // Behind its bytes a file may go on with zeros: then this is not all of it.
-            Ok(Answer::Inline(read)) if read.size.size <= limits::INLINE_BYTES_MAX as u64 => {
+            Ok(read) if read.size.size <= limits::INLINE_BYTES_MAX as u64 => {
                 let mut bytes = read.bytes?;
                 bytes.0.resize(read.size.size as usize, 0);
                 self.counters.read_bytes(bytes.0.len() as u64);

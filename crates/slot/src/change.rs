@@ -2,9 +2,8 @@
 
 use ramlace_base::{Epoch, SessionId, Timestamp};
 use ramlace_lanes::{LaneChange, StoreStep};
-use ramlace_namespace::{Command, Op, Room};
+use ramlace_namespace::{Command, Room};
 use ramlace_wire::Owner;
-use ramlace_wire::locks::SetLock;
 use serde::{Deserialize, Serialize};
 
 /// How a slot's names begin: everything that the first command must find again on replay.
@@ -71,31 +70,8 @@ impl SlotChange {
         match self {
             SlotChange::SessionEnded { .. } => true,
             SlotChange::Lane(change) => change.is_urgent(),
-            SlotChange::Command { command, .. } => is_urgent(&command.op),
+            SlotChange::Command { command, .. } => command.op.is_urgent(),
             SlotChange::Born(_) => false,
         }
     }
-}
-
-fn is_urgent(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::SetLock(SetLock { kind: None, .. })
-            | Op::CancelLock(_)
-            | Op::EndLockWait(_)
-            | Op::LeaveBarrier(_)
-            | Op::Unlink(_)
-            | Op::RemoveDirectory(_)
-            | Op::Close(_)
-            | Op::GiveUp(_)
-            | Op::Truncate(_)
-            | Op::Prepare(_)
-            | Op::Settle(_)
-            | Op::CoordinatorLost { .. }
-            | Op::Disown(_)
-            | Op::DeliveryDone { .. }
-            | Op::DeliveryUnreachable { .. }
-            | Op::EndSession { .. }
-            | Op::EndDelegation { .. }
-    )
 }

@@ -1,6 +1,6 @@
 //! Bodies: postcard, with nothing left over.
 
-use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,12 @@ pub trait Request: Serialize + DeserializeOwned {
     const KIND: Kind;
     /// The body of the answer.
     type Reply: Serialize + DeserializeOwned;
+
+    /// The slot that is asked: that of the inode which the request names, where it names one, or the one that the header
+    /// names. That is so for what is about the entries of a directory, which may be spread over several slots.
+    fn slot(&self, named: Slot) -> Slot {
+        named
+    }
 
     /// The lane whose bytes it is about, and what the session of a host must have opened the file for.
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {

@@ -2,7 +2,7 @@
 //!
 //! A caller that has to wait gets that answer at once, and is notified of the end by [`crate::listen::Listen`].
 
-use ramlace_base::InodeId;
+use ramlace_base::{InodeId, Slot};
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::LaneTarget;
@@ -169,6 +169,10 @@ pub struct InlineCellChanged {
 impl Request for ChangeInlineCell {
     const KIND: Kind = Kind::ChangeInlineCell;
     type Reply = InlineCellChanged;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 
     fn fits(&self, reply: &InlineCellChanged) -> bool {
         reply.size.is_possible()

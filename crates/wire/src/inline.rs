@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use ramlace_base::{Epoch, InodeId, limits};
+use ramlace_base::{Epoch, InodeId, Slot, limits};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -98,6 +98,10 @@ impl Request for ReadInline {
     const KIND: Kind = Kind::ReadInline;
     type Reply = InlineRead;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &InlineRead) -> bool {
         let bytes = reply.bytes.as_ref().map_or(0, |bytes| bytes.0.len());
         reply.size.is_possible() && bytes <= self.length as usize
@@ -162,6 +166,10 @@ impl Request for WriteInline {
     const KIND: Kind = Kind::WriteInline;
     type Reply = InlineWritten;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &InlineWritten) -> bool {
         let end = reply.offset.checked_add(self.bytes.0.len() as u64);
         reply.size.is_possible() && (reply.outcome != InlineOutcome::Written || end.is_some_and(is_size))
@@ -187,6 +195,10 @@ pub struct Promoted {
 impl Request for Promote {
     const KIND: Kind = Kind::Promote;
     type Reply = Promoted;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 
     fn fits(&self, reply: &Promoted) -> bool {
         reply.size.is_possible()

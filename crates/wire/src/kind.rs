@@ -86,11 +86,11 @@ messages! {
     RotateSecret = 0x010c, OWNER;
 
     /// Bytes of one lane.
-    ReadChunk = 0x0201, LANE.own_deadline();
+    ReadChunk = 0x0201, LANE.own_deadline().waits_for_holders();
     /// Bytes for one lane.
-    WriteChunk = 0x0202, LANE.changes().carries_data().own_deadline();
+    WriteChunk = 0x0202, LANE.changes().carries_data().own_deadline().waits_for_holders();
     /// Free a range of one lane.
-    PunchChunk = 0x0203, LANE.changes();
+    PunchChunk = 0x0203, LANE.changes().waits_for_holders();
     /// A descriptor of the lane's file, for a client on the same machine.
     GrantLane = 0x0204, LANE.own_deadline();
     /// Take the memory of a lane's first bytes.
@@ -102,26 +102,26 @@ messages! {
     /// Where the next data, or the next hole, of a lane begins.
     SeekLane = 0x0208, LANE;
     /// Many runs of one lane's bytes.
-    ReadRuns = 0x0209, LANE.own_deadline();
+    ReadRuns = 0x0209, LANE.own_deadline().waits_for_holders();
     /// Bytes for many runs of one lane.
-    WriteRuns = 0x020a, LANE.changes().carries_data().own_deadline();
+    WriteRuns = 0x020a, LANE.changes().carries_data().own_deadline().waits_for_holders();
     /// Bytes for one lane by which the file grows, where its home is at the lane's server.
-    ExtendChunk = 0x020b, OPEN_FILE.changes().carries_data().own_deadline();
+    ExtendChunk = 0x020b, OPEN_FILE.changes().carries_data().own_deadline().waits_for_holders();
 
     /// The entry with a name.
     Lookup = 0x0301, USER;
     /// An inode's attributes.
     GetAttributes = 0x0302, USER;
     /// Change mode, owner or times.
-    SetAttributes = 0x0303, USER.or_by_open_file().changes();
+    SetAttributes = 0x0303, USER.or_by_open_file().changes_file().among_many();
     /// Set a file's size.
-    Truncate = 0x0304, USER.or_by_open_file().changes();
+    Truncate = 0x0304, USER.or_by_open_file().changes_file().waits_for_holders();
     /// Create a file and open it.
-    Create = 0x0305, USER.by_path().changes();
+    Create = 0x0305, USER.by_path().changes().among_many();
     /// Open an inode.
-    Open = 0x0306, USER.changes();
+    Open = 0x0306, USER.changes_file();
     /// Close an inode: the session's reference goes.
-    Close = 0x0307, OPEN_FILE.changes();
+    Close = 0x0307, OPEN_FILE.changes_file().among_many();
     /// Create a symbolic link.
     Symlink = 0x0308, USER.by_path().changes();
     /// The target of a symbolic link.
@@ -135,11 +135,11 @@ messages! {
     /// Some entries of a directory.
     ReadDirectory = 0x030d, USER;
     /// A file is at least so long.
-    Extend = 0x030e, OPEN_FILE.changes();
+    Extend = 0x030e, OPEN_FILE.changes_file();
     /// Reserve the next bytes at the end of a file.
-    ReserveAppend = 0x030f, OPEN_FILE.changes();
+    ReserveAppend = 0x030f, OPEN_FILE.changes_file();
     /// The reserved bytes are written.
-    FinishAppend = 0x0310, OPEN_FILE.changes();
+    FinishAppend = 0x0310, OPEN_FILE.changes_file();
     /// Set the layout that files made in a directory inherit.
     SetLayout = 0x0311, USER.changes();
     /// Give an entry another name.
@@ -159,17 +159,17 @@ messages! {
     /// Create a file without a name, and open it.
     CreateUnnamed = 0x0319, USER.changes();
     /// What a server's partitions of a spread directory add to its attributes.
-    GetPartitions = 0x031a, USER;
+    GetPartitions = 0x031a, USER.of_many_slots();
     /// Bytes of a file that live with its inode.
     ReadInline = 0x031e, OPEN_FILE;
     /// Change them.
-    WriteInline = 0x031f, OPEN_FILE.changes();
+    WriteInline = 0x031f, OPEN_FILE.changes_file().among_many().waits_for_holders();
     /// Give them to the file's lanes.
-    Promote = 0x0320, OPEN_FILE.changes();
+    Promote = 0x0320, OPEN_FILE.changes_file().among_many().waits_for_holders();
     /// Several steps of a path, and what it leads to.
-    Walk = 0x0321, USER;
+    Walk = 0x0321, USER.of_many_slots();
     /// Attributes of several inodes of one server.
-    GetAttributesMany = 0x0322, USER;
+    GetAttributesMany = 0x0322, USER.of_many_slots();
     /// For `check`: some entries of a server.
     CheckEntries = 0x0323, OWNER;
     /// Open the file that has a name.
@@ -177,9 +177,9 @@ messages! {
     /// A mutation is cancelled: it is not done any more.
     GiveUp = 0x0325, USER.changes();
     /// A kernel will read and map the file without asking.
-    HandOver = 0x0326, OPEN_FILE.changes();
+    HandOver = 0x0326, OPEN_FILE.changes_file();
     /// A part of a file has got memory, or lost it.
-    NoteMemory = 0x0327, OPEN_FILE.changes();
+    NoteMemory = 0x0327, OPEN_FILE.changes_file();
     /// What proves to lanes for what the session has a file open.
     GetPermit = 0x0328, OPEN_FILE;
     /// For `check --repair`: a server compares what it was sent with what the slots and homes that must know it
@@ -196,7 +196,7 @@ messages! {
     /// Home to lane: the file is gone.
     DropLane = 0x0406, PEER;
     /// Lane to home: does this inode exist, and how short was it since?
-    QueryInode = 0x0407, PEER;
+    QueryInode = 0x0407, PEER.by_lane();
     /// Home to lane: the last opener has closed; give back unused tail pages.
     TrimLane = 0x0408, PEER;
     /// Slot to slot: hold a part of an operation ready.
@@ -210,16 +210,16 @@ messages! {
     /// Slot to slot: which operations do you coordinate?
     QueryOperations = 0x0411, PEER;
     /// Lane to home: may a session write back what it has had of the file since that was small?
-    QueryPages = 0x0412, PEER;
+    QueryPages = 0x0412, PEER.by_lane();
     /// Lane to home: the first bytes for this lane are here; an empty file goes to its lanes for them.
-    BeginLane = 0x0413, PEER;
+    BeginLane = 0x0413, PEER.by_lane();
     /// Home to lane: does a truncation still wait for kernels that have pages of what it cut off?
     QueryRecalls = 0x0414, PEER;
 
     /// Lock bytes of a file, or unlock them.
-    SetLock = 0x0701, SESSION.changes();
+    SetLock = 0x0701, SESSION.changes_file();
     /// Cancel a wait for a lock.
-    CancelLock = 0x0702, SESSION.changes();
+    CancelLock = 0x0702, SESSION.changes_file();
     /// The lock that is in the way.
     GetLock = 0x0703, SESSION;
     /// Does a wait for a lock close a cycle?
@@ -229,19 +229,19 @@ messages! {
     /// Server to server: a wait for a lock has ended.
     EndLockWait = 0x0707, PEER;
     /// Come to a barrier.
-    ArriveBarrier = 0x0708, OWNER.changes();
+    ArriveBarrier = 0x0708, OWNER.changes_file();
     /// Wait there no longer.
-    LeaveBarrier = 0x0709, OWNER.changes();
+    LeaveBarrier = 0x0709, OWNER.changes_file();
     /// Change a number in a lane.
-    ChangeCell = 0x070a, LANE.changes();
+    ChangeCell = 0x070a, LANE.changes().waits_for_holders().or_of_home();
     /// Change a number in a file whose bytes live with its inode.
-    ChangeInlineCell = 0x070b, OPEN_FILE.changes();
+    ChangeInlineCell = 0x070b, OPEN_FILE.changes_file().waits_for_holders();
     /// Were some bytes changed; else a notification when they are.
-    WatchChange = 0x070c, LANE;
+    WatchChange = 0x070c, LANE.or_of_home();
     /// Wait for that no longer.
     EndWatch = 0x070d, SESSION;
     /// Bytes of a lane were changed by stores into its memory.
-    NoteChange = 0x070e, LANE;
+    NoteChange = 0x070e, LANE.or_of_home();
 
     /// Where a name leads, with leases.
     LeaseName = 0x0710, USER;
@@ -250,7 +250,7 @@ messages! {
     /// Data recalls are done.
     EndRecalls = 0x0713, SESSION.shows(Shows::Nothing);
     /// Wait until what was written back is seen everywhere.
-    WaitPublished = 0x0714, SESSION.shows(Shows::Nothing);
+    WaitPublished = 0x0714, SESSION.shows(Shows::Nothing).waits_for_holders();
     /// Which sessions' kernels have which bytes, and which sessions wait for which.
     ListHolders = 0x0715, OWNER.shows(Shows::Nothing);
     /// All leases on names and attributes last longer.

@@ -3,7 +3,7 @@
 //! A lock belongs to an owner: a number that its session has chosen. A caller that has to wait gets that answer
 //! at once, and is notified of the grant by [`crate::listen::Listen`].
 
-use ramlace_base::{Generation, InodeId, SessionId, Timestamp};
+use ramlace_base::{Generation, InodeId, SessionId, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::possible::{is_generation, is_size};
@@ -109,6 +109,10 @@ impl Request for SetLock {
     const KIND: Kind = Kind::SetLock;
     type Reply = LockAnswer;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &LockAnswer) -> bool {
         reply.file.is_possible()
     }
@@ -126,6 +130,10 @@ pub struct CancelLock {
 impl Request for CancelLock {
     const KIND: Kind = Kind::CancelLock;
     type Reply = LockAnswer;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 
     fn fits(&self, reply: &LockAnswer) -> bool {
         reply.file.is_possible()
@@ -172,6 +180,10 @@ pub struct LockInTheWay {
 impl Request for GetLock {
     const KIND: Kind = Kind::GetLock;
     type Reply = LockInTheWay;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 
     fn fits(&self, reply: &LockInTheWay) -> bool {
         reply.lock.is_none_or(|lock| lock.start < lock.end && lock.end <= LOCK_END)

@@ -91,6 +91,10 @@ impl Request for QueryOperations {
     const KIND: Kind = Kind::QueryOperations;
     type Reply = OperationsKnown;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.coordinator
+    }
+
     fn fits(&self, reply: &OperationsKnown) -> bool {
         is_counted(reply.next)
             && reply.unsettled.is_sorted()

@@ -302,6 +302,10 @@ pub struct Ascended {
 impl Request for Ascend {
     const KIND: Kind = Kind::Ascend;
     type Reply = Ascended;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 }
 
 /// The file has a new generation; bytes of the lane beyond `length` are gone.
@@ -423,6 +427,10 @@ impl Request for QueryInode {
     const KIND: Kind = Kind::QueryInode;
     type Reply = InodeAnswer;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &InodeAnswer) -> bool {
         reply.is_possible()
     }
@@ -443,6 +451,10 @@ impl Request for BeginLane {
     const KIND: Kind = Kind::BeginLane;
     type Reply = InodeAnswer;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &InodeAnswer) -> bool {
         reply.is_possible()
     }
@@ -462,6 +474,10 @@ pub struct QueryPages {
 impl Request for QueryPages {
     const KIND: Kind = Kind::QueryPages;
     type Reply = ();
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 }
 
 /// The bytes that a file had inline. They are the lane's first: it begins with them.

@@ -1,5 +1,5 @@
-//! What is to be known of a message before its body is read: one row each, in [`crate::Kind`]'s table. Rights, routing, the
-//! gate for answers, counters and the tables of `docs/WIRE.md` follow from it.
+//! What is to be known of a message before its body is read: one row each, in [`crate::Kind`]'s table. Rights, the gate for
+//! answers, what clients send before it, how long they wait for it, counters and the tables of `docs/WIRE.md` follow from it.
 
 /// Which callers may ask it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +49,24 @@ pub struct Row {
     pub shows: Shows,
     /// It changes something: it has a number in its session, and is done once.
     pub changes: bool,
+    /// It changes no directory and makes no inode: what is known of directories stays true.
+    pub of_file: bool,
+    /// It touches no other slot, and may come among many changes of one slot ([`crate::delegation::ChangeMany`]).
+    pub among_many: bool,
     /// It is about one entry of a directory, and may go by the path of that directory ([`crate::flags::BY_PATH`]).
     pub by_path: bool,
     /// Bulk bytes follow its body.
     pub carries_data: bool,
     /// Its answer is more than a body, and it watches its deadline itself.
     pub own_deadline: bool,
+    /// Its answer waits for others whose kernels have the bytes: it is waited for as long as its server lives.
+    pub waits_for_holders: bool,
+    /// It is asked of a file's lanes, or of its home while that has the bytes.
+    pub or_of_home: bool,
+    /// Its answer tells of several slots of the server that is asked.
+    pub of_many_slots: bool,
+    /// A lane asks it of the home: it is answered whoever the slot is delegated to.
+    pub by_lane: bool,
 }
 
 /// The rows of messages begin with one of these.
@@ -63,9 +75,15 @@ pub(crate) const ANYONE: Row = Row {
     for_whom: ForWhom::Itself,
     shows: Shows::Names,
     changes: false,
+    of_file: false,
+    among_many: false,
     by_path: false,
     carries_data: false,
     own_deadline: false,
+    waits_for_holders: false,
+    or_of_home: false,
+    of_many_slots: false,
+    by_lane: false,
 };
 pub(crate) const SESSION: Row = Row { asker: Asker::Session, ..ANYONE };
 pub(crate) const OWNER: Row = Row { asker: Asker::Owner, ..ANYONE };
@@ -84,6 +102,31 @@ impl Row {
 
     pub(crate) const fn changes(self) -> Row {
         Row { changes: true, ..self }
+    }
+
+    /// A change of a file alone.
+    pub(crate) const fn changes_file(self) -> Row {
+        Row { changes: true, of_file: true, ..self }
+    }
+
+    pub(crate) const fn among_many(self) -> Row {
+        Row { among_many: true, ..self }
+    }
+
+    pub(crate) const fn waits_for_holders(self) -> Row {
+        Row { waits_for_holders: true, ..self }
+    }
+
+    pub(crate) const fn or_of_home(self) -> Row {
+        Row { or_of_home: true, ..self }
+    }
+
+    pub(crate) const fn of_many_slots(self) -> Row {
+        Row { of_many_slots: true, ..self }
+    }
+
+    pub(crate) const fn by_lane(self) -> Row {
+        Row { by_lane: true, ..self }
     }
 
     pub(crate) const fn by_path(self) -> Row {

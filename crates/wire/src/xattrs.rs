@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, limits};
 use serde::{Deserialize, Serialize};
 
 use crate::types::numbered;
@@ -158,6 +158,10 @@ pub struct SetXattr {
 impl Request for SetXattr {
     const KIND: Kind = Kind::SetXattr;
     type Reply = ();
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 }
 
 /// The value of an extended attribute.
@@ -172,6 +176,10 @@ pub struct GetXattr {
 impl Request for GetXattr {
     const KIND: Kind = Kind::GetXattr;
     type Reply = Vec<u8>;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 
     fn fits(&self, reply: &Vec<u8>) -> bool {
         reply.len() <= limits::XATTR_VALUE_BYTES_MAX
@@ -188,6 +196,10 @@ pub struct ListXattrs {
 impl Request for ListXattrs {
     const KIND: Kind = Kind::ListXattrs;
     type Reply = Vec<XattrName>;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 }
 
 /// Removes an extended attribute.
@@ -202,6 +214,10 @@ pub struct RemoveXattr {
 impl Request for RemoveXattr {
     const KIND: Kind = Kind::RemoveXattr;
     type Reply = ();
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 }
 
 #[cfg(test)]

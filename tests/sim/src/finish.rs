@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use ramlace_base::{Epoch, ErrorKind, InodeId, ServerId, Slot, limits};
 use ramlace_check::Check;
-use ramlace_namespace::{Answer, Query};
 use ramlace_slot::SlotChange;
 use ramlace_wire::check::LaneFacts;
 use ramlace_wire::inline::ReadInline;
@@ -67,8 +66,8 @@ impl World {
             let expected = files + if directory == InodeId::ROOT { inside } else { 0 };
             let entries_max = limits::READDIR_ENTRIES_MAX;
             let request = ReadDirectory { inode: directory, after: 0, entries_max };
-            match self.query(directory.slot(), &Query::ReadDirectory(request)) {
-                Ok(Answer::Page(page)) if page.entries.len() == expected => {}
+            match self.query(directory.slot(), &request) {
+                Ok(page) if page.entries.len() == expected => {}
                 other => return Err(format!("{directory} has not {expected} entries: {other:?}")),
             }
         }
@@ -77,8 +76,8 @@ impl World {
 
     fn lookup(&self, (parent, name): &Place) -> Result<Option<InodeId>, String> {
         let request = Lookup { parent: *parent, name: name.clone() };
-        match self.query(parent.slot(), &Query::Lookup(request)) {
-            Ok(Answer::Found(found)) => Ok(Some(found.inode)),
+        match self.query(parent.slot(), &request) {
+            Ok(found) => Ok(Some(found.inode)),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(None),
             other => Err(format!("{name:?} in {parent}: {other:?}")),
         }
@@ -93,14 +92,11 @@ impl World {
         }
         let request = ReadInline { inode: file.inode, offset: 0, length: u32::MAX, keep: false };
         let session = self.clients[0].session();
-        match self.query(file.inode.slot(), &Query::ReadInline { request, session }) {
-            Ok(Answer::Inline(read)) => {
-                let mut bytes = read.bytes.map(|bytes| bytes.0).unwrap_or_default();
-                bytes.resize(read.size.size as usize, 0);
-                Ok(bytes)
-            }
-            other => Err(format!("{}: {other:?}", file.inode)),
-        }
+        let read = self.query_by(session, file.inode.slot(), &request);
+        let read = read.map_err(|error| format!("{}: {error:?}", file.inode))?;
+        let mut bytes = read.bytes.map(|bytes| bytes.0).unwrap_or_default();
+        bytes.resize(read.size.size as usize, 0);
+        Ok(bytes)
     }
 
     fn end_sessions(&mut self) {

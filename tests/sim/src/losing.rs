@@ -11,9 +11,7 @@ mod model;
 
 use ramlace_base::{Epoch, InodeId, Name, Sequence, ServerId, SessionId, Slot, Timestamp};
 use ramlace_cluster::{Coordinator, CoordinatorConfig, Input};
-use ramlace_namespace::{
-    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
-};
+use ramlace_namespace::{Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, Room};
 use ramlace_slot::{SlotBirth, SlotChange, SlotValue};
 use ramlace_wire::cluster::JoinPool;
 use ramlace_wire::peer::{InodeAnswer, QueryInode};
@@ -285,10 +283,7 @@ impl Run {
 
     fn ask_home(&self, inode: InodeId, since: ramlace_base::Generation) -> Result<InodeAnswer, String> {
         let names = self.home.names().ok_or("the home has no names")?;
-        match names.query(&WHO, &Query::QueryInode(QueryInode { inode, since })) {
-            Ok(Answer::Inode(answer)) => Ok(answer),
-            other => Err(format!("the home answers {other:?}")),
-        }
+        names.query(&WHO, &QueryInode { inode, since }).map_err(|error| format!("the home answers {error:?}"))
     }
 
     /// What the home owes lanes whose servers are there.

@@ -6,7 +6,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, Result as Outcome, Sequence, Session
 use ramlace_lanes::{CutPlan, LaneChange, LaneTable};
 use ramlace_layout::lane_slot;
 use ramlace_namespace::{
-    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
+    AskedBy, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
 };
 use ramlace_slot::{Effects, SlotBirth, SlotChange};
 use ramlace_wire::Credentials;
@@ -424,10 +424,7 @@ impl World {
             Delivery::Prepare(message) => Op::Prepare(message),
             Delivery::Settle(message) => Op::Settle(message),
             Delivery::Ascend(message) => {
-                return match self.query(message.inode.slot(), &Query::Ascend(message))? {
-                    Answer::Ascended(body) => Ok(DeliveryAnswer::Ascended(body)),
-                    other => panic!("a walk is answered with {other:?}"),
-                };
+                return self.query(message.inode.slot(), &message).map(DeliveryAnswer::Ascended);
             }
             Delivery::CutLane(message) => {
                 let plan =
@@ -478,17 +475,18 @@ impl World {
         answer.expect("a peer is answered at once")
     }
 
-    pub(crate) fn query(&self, slot: Slot, query: &Query) -> Outcome<Answer> {
+    pub(crate) fn query<Q: Query>(&self, slot: Slot, query: &Q) -> Outcome<Q::Reply> {
+        self.query_by(SessionId::NONE, slot, query)
+    }
+
+    pub(crate) fn query_by<Q: Query>(&self, session: SessionId, slot: Slot, query: &Q) -> Outcome<Q::Reply> {
         let value = self.servers[self.home(slot)].value(slot);
         let names = value.and_then(|value| value.names()).ok_or_else(away)?;
-        names.query(&WHO, query)
+        names.query(AskedBy { who: &WHO, session }, query)
     }
 
     fn ask_home(&self, request: QueryInode) -> Outcome<InodeAnswer> {
-        match self.query(request.inode.slot(), &Query::QueryInode(request))? {
-            Answer::Inode(answer) => Ok(answer),
-            other => panic!("a home answers with {other:?}"),
-        }
+        self.query(request.inode.slot(), &request)
     }
 
     fn lanes<T>(&mut self, slot: Slot, ask: impl FnOnce(&LaneTable) -> T) -> T {

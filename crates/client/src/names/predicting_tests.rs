@@ -1,7 +1,7 @@
 //! What is predicted, beside what a slot answers: the same changes in both.
 
 use ramlace_base::{Epoch, InodeId, Name, Sequence, SessionId, Slot, Timestamp};
-use ramlace_namespace::{Answer, Command, Effect, Op, Origin, Query, Reply, SlotState};
+use ramlace_namespace::{Command, Effect, Op, Origin, Reply, SlotState};
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::delegation::Delegated;
 use ramlace_wire::inline::{Bytes, InlineMode, Promote, WriteInline};
@@ -131,10 +131,7 @@ impl Pair {
 }
 
 fn info(state: &SlotState, who: &Credentials, inode: InodeId) -> InodeInfo {
-    match state.query(who, &Query::GetAttributes(GetAttributes { inode })).unwrap() {
-        Answer::Info(info) => *info,
-        other => panic!("{other:?} are no attributes"),
-    }
+    state.query(who, &GetAttributes { inode }).unwrap()
 }
 
 // SEMANTICS 142.6

@@ -35,30 +35,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long one message may take.
 const SEND_MILLIS_MAX: u64 = 2_000;
 
-/// Changes that touch no directory and make no inode.
-const OF_FILES: [Kind; 16] = [
-    Kind::SetAttributes,
-    Kind::Truncate,
-    Kind::Open,
-    Kind::HandOver,
-    Kind::Close,
-    Kind::WriteInline,
-    Kind::Promote,
-    Kind::Extend,
-    Kind::NoteMemory,
-    Kind::ReserveAppend,
-    Kind::FinishAppend,
-    Kind::SetLock,
-    Kind::CancelLock,
-    Kind::ChangeInlineCell,
-    Kind::ArriveBarrier,
-    Kind::LeaveBarrier,
-];
-/// Asked of lanes, and of the home of a small file.
-const OF_HOMES: [Kind; 3] = [Kind::WatchChange, Kind::NoteChange, Kind::ChangeCell];
-/// What looks into other slots of the server that is asked.
-const LOOK_ROUND: [Kind; 2] = [Kind::Walk, Kind::GetPartitions];
-
 /// What a session has promised, for the threads that promise and those that send. None of its locks is held while another is taken, or while a
 /// message is under way.
 #[derive(Default)]
@@ -223,13 +199,13 @@ impl Session {
         deadline: Instant,
     ) -> Result<Option<Direct<'_>>> {
         let row = kind.row();
-        let of_lane = row.shows == Shows::Bytes && !OF_HOMES.contains(&kind);
+        let of_lane = row.shows == Shows::Bytes && !row.or_of_home;
         if self.behind.is_idle() || kind == Kind::ChangeMany || of_lane {
             return Ok(None);
         }
         let mut direct = None;
         if row.changes {
-            let names = !OF_FILES.contains(&kind);
+            let names = !row.of_file;
             let begun = self.behind.with(|all| all.begin_direct(slot, names));
             direct = begun.then(|| Direct { behind: &self.behind, slot, names });
         }
@@ -238,7 +214,7 @@ impl Session {
             return Ok(direct);
         }
         self.keep_promises(slot, deadline)?;
-        if LOOK_ROUND.contains(&kind) {
+        if row.of_many_slots {
             let server = self.server_of(&*self.map()?, slot)?.id;
             self.keep_promises_to(server, deadline)?;
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Name, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::{ClusterMap, Front, Kind, Request};
+use ramlace_wire::{ClusterMap, Front, Request};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
@@ -230,7 +230,7 @@ impl Session {
         deadline: Instant,
     ) -> Result<R::Reply> {
         self.map()?;
-        if R::KIND == Kind::GetAttributesMany {
+        if R::KIND.row().of_many_slots {
             self.keep_promises_to(server, deadline)?;
         }
         let server = self.server(server)?;

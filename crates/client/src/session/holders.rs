@@ -13,29 +13,9 @@ use crate::session::places::Purpose;
 /// Who waits for an answer looks so often whether nobody wants it any more.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether the answer waits for others who have the bytes in their kernels: it is waited for as long as its server lives, which
-/// is longer than a server waits for a machine that says nothing.
-fn waits_for_holders(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::ReadChunk
-            | Kind::ReadRuns
-            | Kind::WriteChunk
-            | Kind::WriteRuns
-            | Kind::ExtendChunk
-            | Kind::PunchChunk
-            | Kind::ChangeCell
-            | Kind::WriteInline
-            | Kind::ChangeInlineCell
-            | Kind::Promote
-            | Kind::Truncate
-            | Kind::WaitPublished
-    )
-}
-
 /// By when a server has to answer, as it is told.
 pub(crate) fn answered_by(kind: Kind, deadline: Instant) -> Instant {
-    if waits_for_holders(kind) { deadline + HOLDERS_WAIT_MAX } else { deadline }
+    if kind.row().waits_for_holders { deadline + HOLDERS_WAIT_MAX } else { deadline }
 }
 
 impl Session {
@@ -45,7 +25,7 @@ impl Session {
         line: &mut Line,
         deadline: Instant,
     ) -> std::result::Result<Instant, Unanswered> {
-        if !waits_for_holders(R::KIND) {
+        if !R::KIND.row().waits_for_holders {
             return Ok(deadline);
         }
         self.await_holders(line, deadline)?;

@@ -11,7 +11,7 @@ use ramlace_base::{
 use ramlace_layout::{lane_length, pieces};
 use ramlace_model::{Model, Node};
 use ramlace_namespace::{
-    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
+    Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, SlotState,
 };
 use ramlace_wire::inline::Promote;
 use ramlace_wire::namespace as wire;
@@ -141,10 +141,7 @@ impl World {
     }
 
     fn ask_home(&self, since: Generation) -> InodeAnswer {
-        match self.home.query(&WHO, &Query::QueryInode(QueryInode { inode: self.file, since })).unwrap() {
-            Answer::Inode(answer) => answer,
-            other => panic!("{other:?}"),
-        }
+        self.home.query(&WHO, &QueryInode { inode: self.file, since }).unwrap()
     }
 
     /// The lane meets a newer generation, or begins: it asks the home, and cuts first.

@@ -6,7 +6,7 @@ use ramlace_base::{
     Epoch, ErrorKind, InodeId, Name, Redirect, Result, Sequence, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_namespace::{
-    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
+    Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
 };
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self, IntentStamp, MovedEntry, Part, PartitionAttributes, TakePartition, Token};
@@ -137,15 +137,12 @@ impl Slots {
         reply
     }
 
-    fn query(&self, slot: Slot, query: &Query) -> Result<Answer> {
+    fn query<Q: Query>(&self, slot: Slot, query: &Q) -> Result<Q::Reply> {
         self.states[usize::from(slot.0)].query(&ALICE, query)
     }
 
     fn info(&self, slot: Slot, inode: InodeId) -> Result<wire::InodeInfo> {
-        match self.query(slot, &Query::GetAttributes(wire::GetAttributes { inode }))? {
-            Answer::Info(info) => Ok(*info),
-            other => panic!("{other:?}"),
-        }
+        self.query(slot, &wire::GetAttributes { inode })
     }
 
     fn root(&self) -> wire::InodeInfo {
@@ -343,9 +340,7 @@ fn a_large_directory_is_moved_in_pieces_and_keeps_its_cookies() {
             let partition = pool.states[0].partition_behind(after).unwrap();
             let slot = partitions.get(partition).copied().unwrap_or(Slot(0));
             let query = wire::ReadDirectory { inode: ROOT, after, entries_max: 1000 };
-            let Answer::Page(page) = pool.query(slot, &Query::ReadDirectory(query)).unwrap() else {
-                panic!()
-            };
+            let page = pool.query(slot, &query).unwrap();
             found.extend(page.entries.into_iter().map(|entry| (entry.name, entry.cookie)));
             after = page.next;
             if page.end {
@@ -472,7 +467,7 @@ fn messages_that_make_no_sense_are_refused_and_leave_nothing() {
     let held = prepare(&mut state, Part::TakePartition(good.clone()));
     assert_eq!(held, Ok(DeliveryAnswer::Prepared(peer::Prepared::Ready)));
     // Not shown before it is decided, and not taken twice.
-    let query = Query::Lookup(wire::Lookup { parent: ROOT, name: name(1) });
+    let query = wire::Lookup { parent: ROOT, name: name(1) };
     assert_eq!(state.query(&ALICE, &query).unwrap_err().kind(), ErrorKind::Retry);
     assert_eq!(prepare(&mut state, Part::TakePartition(good)), Err(ErrorKind::Busy));
 }

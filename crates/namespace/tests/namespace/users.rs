@@ -6,7 +6,7 @@ use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, Name, Result, Sequence, SessionId, Slot, Timestamp,
 };
 use ramlace_model::{Owned, User};
-use ramlace_namespace::{Answer, Command, Effect, Op, Origin, Query, Reply, SlotState};
+use ramlace_namespace::{Command, Effect, Op, Origin, Reply, SlotState};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::{Credentials, Groups, Layout};
 
@@ -88,12 +88,7 @@ impl Place {
     }
 
     fn owned(&self, inode: InodeId) -> Owned {
-        let Ok(Answer::Info(info)) =
-            self.state.query(&ROOT_USER, &Query::GetAttributes(wire::GetAttributes { inode }))
-        else {
-            panic!("the inode is gone")
-        };
-        let attributes = info.attributes;
+        let attributes = self.state.query(&ROOT_USER, &wire::GetAttributes { inode }).unwrap().attributes;
         Owned { uid: attributes.uid, gid: attributes.gid, mode: attributes.mode }
     }
 
@@ -248,8 +243,8 @@ proptest! {
     fn every_class_of_users_has_its_rights_and_no_more(user in user(), directory in owned(), file in owned()) {
         let mut place = Place::new(directory, file);
         let who = credentials(&user);
-        let look = Query::Lookup(wire::Lookup { parent: place.directory, name: name() });
-        let list = Query::ReadDirectory(wire::ReadDirectory { inode: place.directory, after: 0, entries_max: 9 });
+        let look = wire::Lookup { parent: place.directory, name: name() };
+        let list = wire::ReadDirectory { inode: place.directory, after: 0, entries_max: 9 };
         prop_assert_eq!(place.state.query(&who, &look).is_ok(), user.has(1, directory));
         prop_assert_eq!(place.state.query(&who, &list).is_ok(), user.has(4, directory));
         for (read, write) in [(true, false), (false, true), (true, true)] {

@@ -168,6 +168,10 @@ impl Request for SetAttributes {
     const KIND: Kind = Kind::SetAttributes;
     type Reply = Attributes;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &Attributes) -> bool {
         reply.is_of(self.inode)
     }
@@ -186,4 +190,8 @@ pub struct SetLayout {
 impl Request for SetLayout {
     const KIND: Kind = Kind::SetLayout;
     type Reply = ();
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 }

@@ -98,6 +98,10 @@ impl Request for ReadLink {
     const KIND: Kind = Kind::ReadLink;
     type Reply = Vec<u8>;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &Vec<u8>) -> bool {
         reply.len() <= limits::SYMLINK_BYTES_MAX
     }

@@ -1,6 +1,6 @@
 //! Opening and closing inodes: creating a file with its open, and passing an open file through to a kernel.
 
-use ramlace_base::{InodeId, Name, Sequence, ServerId, Timestamp};
+use ramlace_base::{InodeId, Name, Sequence, ServerId, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::attributes::InodeInfo;
@@ -153,6 +153,10 @@ impl Request for Open {
     const KIND: Kind = Kind::Open;
     type Reply = Opened;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &Opened) -> bool {
         reply.info.is_of(self.inode) && reply.is_without_leases()
     }
@@ -187,6 +191,10 @@ impl Request for HandOver {
     const KIND: Kind = Kind::HandOver;
     type Reply = HandedOver;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &HandedOver) -> bool {
         is_counted(reply.number) && reply.size.is_possible()
     }
@@ -204,6 +212,10 @@ pub struct Close {
 impl Request for Close {
     const KIND: Kind = Kind::Close;
     type Reply = ();
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 }
 
 /// Creates a file without a name in the slot of a directory, and opens it for the session: it lives until its last
@@ -227,6 +239,10 @@ pub struct CreateUnnamed {
 impl Request for CreateUnnamed {
     const KIND: Kind = Kind::CreateUnnamed;
     type Reply = Opened;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.parent.slot()
+    }
 
     fn fits(&self, reply: &Opened) -> bool {
         reply.info.is_possible() && reply.info.attributes.kind == FileKind::File && reply.is_without_leases()

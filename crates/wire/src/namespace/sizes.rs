@@ -1,6 +1,6 @@
 //! The size of a file and the memory behind it: truncating, extending and appending.
 
-use ramlace_base::{Generation, InodeId};
+use ramlace_base::{Generation, InodeId, Slot};
 use serde::{Deserialize, Serialize};
 
 use crate::possible::{is_generation, is_size};
@@ -21,6 +21,10 @@ pub struct Truncate {
 impl Request for Truncate {
     const KIND: Kind = Kind::Truncate;
     type Reply = Attributes;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 
     fn fits(&self, reply: &Attributes) -> bool {
         reply.is_of(self.inode)
@@ -59,6 +63,10 @@ pub struct NoteMemory {
 impl Request for NoteMemory {
     const KIND: Kind = Kind::NoteMemory;
     type Reply = ();
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 }
 
 /// What the home knows about a file's size.
@@ -79,6 +87,10 @@ impl SizeInfo {
 impl Request for Extend {
     const KIND: Kind = Kind::Extend;
     type Reply = SizeInfo;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 
     fn fits(&self, reply: &SizeInfo) -> bool {
         reply.is_possible()
@@ -107,6 +119,10 @@ impl Request for ReserveAppend {
     const KIND: Kind = Kind::ReserveAppend;
     type Reply = AppendReserved;
 
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
+
     fn fits(&self, reply: &AppendReserved) -> bool {
         is_generation(reply.generation) && reply.offset.checked_add(self.length).is_some_and(is_size)
     }
@@ -126,6 +142,10 @@ pub struct FinishAppend {
 impl Request for FinishAppend {
     const KIND: Kind = Kind::FinishAppend;
     type Reply = SizeInfo;
+
+    fn slot(&self, _named: Slot) -> Slot {
+        self.inode.slot()
+    }
 
     fn fits(&self, reply: &SizeInfo) -> bool {
         reply.is_possible()

@@ -1,7 +1,7 @@
 //! The servers, the slot that they hand each other, and how requests reach them.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, Redirect, Sequence, Slot, Timestamp};
-use ramlace_namespace::{Answer, Command, Effect, Op, Origin, Query, Room};
+use ramlace_namespace::{Command, Effect, Op, Origin, Room};
 use ramlace_slot::{SlotBirth, SlotChange, SlotValue};
 use ramlace_wire::namespace::Lookup;
 
@@ -130,10 +130,8 @@ impl Run {
     /// Where a name leads.
     pub(super) fn lookup(&self, name: &Name) -> Option<InodeId> {
         let names = self.slot.names()?;
-        match names.query(&WHO, &Query::Lookup(Lookup { parent: InodeId::ROOT, name: name.clone() })) {
-            Ok(Answer::Found(found)) => Some(found.inode),
-            _ => None,
-        }
+        let found = names.query(&WHO, &Lookup { parent: InodeId::ROOT, name: name.clone() }).ok()?;
+        Some(found.inode)
     }
 
     /// How long a message takes: mostly a moment; where it is rough, at times as long as it likes.

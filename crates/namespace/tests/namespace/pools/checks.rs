@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ramlace_base::{Epoch, ErrorKind, InodeId, LaneId, Name, Result, ServerId, Slot};
 use ramlace_check::Check;
 use ramlace_model::Node;
-use ramlace_namespace::{Answer, Query};
+use ramlace_namespace::Query;
 use ramlace_wire::namespace::{GetAttributes, InodeInfo};
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, XattrName};
 use ramlace_wire::{Attributes, Chain, ClusterMap, FileKind, PoolId};
@@ -27,15 +27,12 @@ impl Pool {
         self.node_of.get(&inode).is_some_and(|node| self.model.stat(*node).is_ok())
     }
 
-    pub fn query(&self, inode: InodeId, query: &Query) -> Result<Answer> {
+    pub fn query<Q: Query>(&self, inode: InodeId, query: &Q) -> Result<Q::Reply> {
         self.hosts[usize::from(inode.slot().0)].state.query(&ROOT_USER, query)
     }
 
     pub fn info(&self, inode: InodeId) -> Result<InodeInfo> {
-        match self.query(inode, &Query::GetAttributes(GetAttributes { inode }))? {
-            Answer::Info(info) => Ok(*info),
-            other => panic!("attributes were asked for, not {other:?}"),
-        }
+        self.query(inode, &GetAttributes { inode })
     }
 
     /// Every node of the model is in its slot, as the model has it; but for what an operation
@@ -74,13 +71,12 @@ impl Pool {
         let others: BTreeSet<Slot> =
             info.partitions.iter().copied().filter(|slot| *slot != inode.slot()).collect();
         for slot in others {
-            let query = Query::GetAttributes(GetAttributes { inode });
+            let query = GetAttributes { inode };
             match self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query) {
-                Ok(Answer::Info(part)) => {
+                Ok(part) => {
                     merged.size += part.attributes.size;
                     merged.links += part.attributes.links;
                 }
-                Ok(other) => panic!("attributes were asked for, not {other:?}"),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
                     return None;
@@ -91,13 +87,10 @@ impl Pool {
     }
 
     fn check_xattrs(&self, node: Node, inode: InodeId) {
-        let Answer::Names(names) = self.query(inode, &Query::ListXattrs(ListXattrs { inode })).unwrap()
-        else {
-            panic!("no names")
-        };
+        let names = self.query(inode, &ListXattrs { inode }).unwrap();
         let value = |name: XattrName| {
-            let query = Query::GetXattr(GetXattr { inode, name: name.clone() });
-            let Answer::Bytes(value) = self.query(inode, &query).unwrap() else { panic!("no value") };
+            let query = GetXattr { inode, name: name.clone() };
+            let value = self.query(inode, &query).unwrap();
             (name.to_string(), value)
         };
         let found: BTreeMap<String, Vec<u8>> = names.into_iter().map(value).collect();
@@ -254,10 +247,9 @@ impl Pool {
         let Ok(info) = self.info(inode) else { return };
         let mode = self.model.stat(node).unwrap().mode;
         for slot in info.partitions {
-            let query = Query::GetAttributes(GetAttributes { inode });
+            let query = GetAttributes { inode };
             match self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query) {
-                Ok(Answer::Info(part)) => assert_eq!(part.attributes.mode, mode, "in {slot}"),
-                Ok(other) => panic!("attributes were asked for, not {other:?}"),
+                Ok(part) => assert_eq!(part.attributes.mode, mode, "in {slot}"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ramlace_base::{InodeId, Name, limits};
-use ramlace_namespace::{Answer, Command, Effect, Query, SlotState};
+use ramlace_namespace::{Command, Effect, SlotState};
 use ramlace_wire::namespace::{GetAttributes, ReadDirectory};
 use ramlace_wire::{Attributes, Credentials};
 
@@ -55,14 +55,14 @@ impl View {
         let who = Credentials::new(0, 0);
         let mut view = View { attributes: BTreeMap::new(), names: BTreeMap::new() };
         for inode in state.inodes() {
-            let asked = state.query(&who, &Query::GetAttributes(GetAttributes { inode }));
-            let Ok(Answer::Info(info)) = asked else { panic!("{asked:?}") };
+            let asked = state.query(&who, &GetAttributes { inode });
+            let Ok(info) = asked else { panic!("{asked:?}") };
             view.attributes.insert(inode, info.attributes);
             if state.has_all_names(inode) {
                 let entries_max = limits::READDIR_ENTRIES_MAX;
                 let request = ReadDirectory { inode, after: 0, entries_max };
-                let asked = state.query(&who, &Query::ReadDirectory(request));
-                let Ok(Answer::Page(page)) = asked else { panic!("{asked:?}") };
+                let asked = state.query(&who, &request);
+                let Ok(page) = asked else { panic!("{asked:?}") };
                 let names = page.entries.into_iter().map(|entry| (entry.name, entry.inode));
                 view.names.insert(inode, names.collect());
             }

@@ -1,8 +1,8 @@
 //! Files that go from their inode to their lanes.
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId};
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_model::Node;
-use ramlace_namespace::{Answer, Query, Reply};
+use ramlace_namespace::Reply;
 use ramlace_wire::inline::{BytesPlace, ReadInline};
 use ramlace_wire::peer::{FillLane, InodeAnswer, QueryInode};
 
@@ -19,10 +19,7 @@ impl Pool {
 
     fn ask_home(&self, inode: InodeId) -> Result<InodeAnswer> {
         let since = Default::default();
-        match self.query(inode, &Query::QueryInode(QueryInode { inode, since }))? {
-            Answer::Inode(answer) => Ok(answer),
-            other => panic!("{other:?}"),
-        }
+        self.query(inode, &QueryInode { inode, since })
     }
 
     /// What the server of lane 0 does; now and then it has no room.
@@ -55,11 +52,8 @@ impl Pool {
 
     pub fn check_inline(&self, node: Node, inode: InodeId) {
         let request = ReadInline { inode, offset: 0, length: u32::MAX, keep: false };
-        let query = Query::ReadInline { request, session: SessionId([0; 16]) };
-        match self.query(inode, &query).unwrap() {
-            Answer::Inline(read) => read.bytes.iter().for_each(|bytes| self.check_bytes(node, &bytes.0)),
-            other => panic!("{other:?}"),
-        }
+        let read = self.query(inode, &request).unwrap();
+        read.bytes.iter().for_each(|bytes| self.check_bytes(node, &bytes.0));
     }
 
     pub fn check_promote(&mut self, node: Node, outcome: &Result<Reply>) {

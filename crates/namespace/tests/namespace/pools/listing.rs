@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use ramlace_base::{ErrorKind, InodeId, Name, Result};
 use ramlace_model::Node;
-use ramlace_namespace::{Answer, Query};
 use ramlace_wire::namespace::{DirectoryPage, ReadDirectory};
 
 use crate::pools::pool::{Pool, ROOT_USER};
@@ -28,11 +27,8 @@ impl Pool {
             Some(slot) => *slot,
             None => inode.slot(),
         };
-        let query = Query::ReadDirectory(ReadDirectory { inode, after, entries_max });
-        match self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query)? {
-            Answer::Page(page) => Ok(page),
-            other => panic!("a page was asked for, not {other:?}"),
-        }
+        let query = ReadDirectory { inode, after, entries_max };
+        self.hosts[usize::from(slot.0)].state.query(&ROOT_USER, &query)
     }
 
     /// Reads one page more of a listing, or begins one.

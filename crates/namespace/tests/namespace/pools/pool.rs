@@ -11,7 +11,7 @@ use ramlace_base::{
 };
 use ramlace_model::{Model, Node};
 use ramlace_namespace::{
-    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
+    Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, SlotState,
 };
 use ramlace_wire::inline::InlineOutcome;
 use ramlace_wire::namespace::RenameMode;
@@ -243,10 +243,7 @@ impl Pool {
             Delivery::Prepare(message) => Op::Prepare(message),
             Delivery::Settle(message) => Op::Settle(message),
             Delivery::Ascend(message) => {
-                return self.query(message.inode, &Query::Ascend(message)).map(|answer| match answer {
-                    Answer::Ascended(body) => DeliveryAnswer::Ascended(body),
-                    other => panic!("a walk is answered with {other:?}"),
-                });
+                return self.query(message.inode, &message).map(DeliveryAnswer::Ascended);
             }
             Delivery::CutLane(message) => {
                 assert!(!self.node_lives(message.lane.inode) || !self.dropped.contains(&message.lane));

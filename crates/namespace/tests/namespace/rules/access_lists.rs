@@ -2,7 +2,7 @@
 //! below a default list.
 
 use ramlace_base::{ErrorKind, InodeId, Result};
-use ramlace_namespace::{Answer, Op, Query};
+use ramlace_namespace::Op;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{AccessList, Credentials, FileKind};
@@ -34,17 +34,12 @@ fn remove(inode: InodeId, name: &[u8]) -> Op {
 
 fn shown(story: &Story, who: &Credentials, inode: InodeId, name: &[u8]) -> Result<String> {
     let request = GetXattr { inode, name: XattrName::new(name).unwrap() };
-    match story.state.query(who, &Query::GetXattr(request))? {
-        Answer::Bytes(value) => Ok(AccessList::from_attribute(&value)?.unwrap().to_string()),
-        other => panic!("{other:?}"),
-    }
+    let value = story.state.query(who, &request)?;
+    Ok(AccessList::from_attribute(&value)?.unwrap().to_string())
 }
 
 fn names(story: &Story, inode: InodeId) -> Vec<String> {
-    match story.state.query(&MALLORY, &Query::ListXattrs(ListXattrs { inode })).unwrap() {
-        Answer::Names(names) => names.iter().map(ToString::to_string).collect(),
-        other => panic!("{other:?}"),
-    }
+    story.state.query(&MALLORY, &ListXattrs { inode }).unwrap().iter().map(ToString::to_string).collect()
 }
 
 fn chmod(inode: InodeId, mode: u16) -> Op {
@@ -260,11 +255,11 @@ fn a_directory_is_searched_changed_and_listed_by_its_list() {
     let directory = story.mkdir(InodeId::ROOT, "d");
     story.create(directory, "f");
     let look = |story: &Story, who: &Credentials| {
-        story.state.query(who, &Query::Lookup(wire::Lookup { parent: directory, name: name("f") })).is_ok()
+        story.state.query(who, &wire::Lookup { parent: directory, name: name("f") }).is_ok()
     };
     let list_it = |story: &Story, who: &Credentials| {
         let request = wire::ReadDirectory { inode: directory, after: 0, entries_max: 9 };
-        story.state.query(who, &Query::ReadDirectory(request)).is_ok()
+        story.state.query(who, &request).is_ok()
     };
     story.ask(put(directory, ACCESS, "u::rwx,u:6666:-wx,g::---,g:100:r--,m::rwx,o::--x")).unwrap();
     let stranger = Credentials::new(7, 7);

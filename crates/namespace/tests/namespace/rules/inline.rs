@@ -1,7 +1,7 @@
 //! Small files whose bytes live with their inode.
 
 use ramlace_base::{Epoch, ErrorKind, Generation, InodeId, LaneId, Slot};
-use ramlace_namespace::{Answer, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Query, Reply};
+use ramlace_namespace::{AskedBy, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Reply};
 use ramlace_wire::ErrorBody;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::coordination::{CellChange, ChangeInlineCell};
@@ -47,10 +47,7 @@ fn written(reply: ramlace_base::Result<Reply>) -> InlineWritten {
 
 fn read(story: &Story, inode: InodeId) -> InlineRead {
     let request = ReadInline { inode, offset: 0, length: 4096, keep: false };
-    match story.state.query(&ROOT_USER, &Query::ReadInline { request, session: session(9) }).unwrap() {
-        Answer::Inline(read) => read,
-        other => panic!("{other:?}"),
-    }
+    story.state.query(&ROOT_USER, &request).unwrap()
 }
 
 fn bytes(story: &Story, inode: InodeId) -> Vec<u8> {
@@ -248,13 +245,10 @@ fn only_who_may_reads_writes_and_promotes() {
     story
         .ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..crate::rules::story::set(file) }))
         .unwrap();
-    let question = |session| Query::ReadInline {
-        request: ReadInline { inode: file, offset: 0, length: 9, keep: false },
-        session,
-    };
-    let asked = story.state.query(&MALLORY, &question(session(9)));
-    assert_eq!(asked.unwrap_err().kind(), ErrorKind::Denied);
-    assert!(story.state.query(&MALLORY, &question(session(1))).is_ok(), "that session has it open");
+    let request = ReadInline { inode: file, offset: 0, length: 9, keep: false };
+    let asked = |session| story.state.query(AskedBy { who: &MALLORY, session }, &request);
+    assert_eq!(asked(session(9)).unwrap_err().kind(), ErrorKind::Denied);
+    assert!(asked(session(1)).is_ok(), "that session has it open");
 }
 
 #[test]
@@ -263,9 +257,9 @@ fn who_has_it_open_for_writing_alone_learns_how_many_bytes_there_are_and_none_of
     let file = story.create_inline(ROOT, "f", 1);
     write(&mut story, file, 0, b"a secret");
     story.ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..set(file) })).unwrap();
-    let question = |length, session| Query::ReadInline {
-        request: ReadInline { inode: file, offset: 0, length, keep: false },
-        session,
+    let asked = |story: &Story, length, session| {
+        let request = ReadInline { inode: file, offset: 0, length, keep: false };
+        story.state.query(AskedBy { who: &MALLORY, session }, &request)
     };
     let request = ChangeInlineCell { inode: file, offset: 0, change: CellChange::Add(0) };
     let nothing_added = || Op::ChangeInlineCell { request, room: true };
@@ -273,15 +267,10 @@ fn who_has_it_open_for_writing_alone_learns_how_many_bytes_there_are_and_none_of
     story.session = session(2);
     story.ask(open(false)).unwrap();
     story.who = MALLORY;
-    let denied = |asked: ramlace_base::Result<Answer>| asked.unwrap_err().kind() == ErrorKind::Denied;
-    assert!(denied(story.state.query(&MALLORY, &question(8, session(2)))));
-    assert!(denied(story.state.query(&MALLORY, &question(0, session(9)))));
-    match story.state.query(&MALLORY, &question(0, session(2))).unwrap() {
-        Answer::Inline(found) => {
-            assert_eq!((found.size.size, found.bytes), (8, Some(Bytes(Vec::new()))));
-        }
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(asked(&story, 8, session(2)).unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(asked(&story, 0, session(9)).unwrap_err().kind(), ErrorKind::Denied);
+    let found = asked(&story, 0, session(2)).unwrap();
+    assert_eq!((found.size.size, found.bytes), (8, Some(Bytes(Vec::new()))));
     assert_eq!(story.refused(nothing_added()), ErrorKind::Denied);
     story.who = ALICE;
     story.ask(open(true)).unwrap();

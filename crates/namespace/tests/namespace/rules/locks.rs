@@ -1,7 +1,7 @@
 //! Locks of a slot: their owners, when they go, and which sessions are notified of what.
 
 use ramlace_base::{ErrorKind, InodeId, SessionId, Slot, limits};
-use ramlace_namespace::{Answer, Effect, Op, Query, Reply};
+use ramlace_namespace::{AskedBy, Effect, Op, Reply};
 use ramlace_wire::locks::{
     CancelLock, EndLockWait, GetLock, HeldLock, LOCK_END, LockKind, LockOutcome, LockOwner, LockTable,
     LockedFile, SetLock,
@@ -170,10 +170,8 @@ fn the_lock_in_the_way_is_told_with_a_process_of_the_same_session_alone() {
     let ask = |story: &Story, number, owner, start| {
         let (table, kind) = (LockTable::Fcntl, LockKind::Shared);
         let request = GetLock { inode: file, table, owner, kind, start, end: start + 1 };
-        match story.state.query(&ROOT_USER, &Query::GetLock { request, session: session(number) }).unwrap() {
-            Answer::Lock(found) => found.lock,
-            other => panic!("{other:?}"),
-        }
+        let by = AskedBy { who: &ROOT_USER, session: session(number) };
+        story.state.query(by, &request).unwrap().lock
     };
     let found = |pid| Some(HeldLock { kind: LockKind::Exclusive, start: 10, end: 20, pid });
     assert_eq!(ask(&story, 1, 2, 15), found(7));
@@ -182,8 +180,8 @@ fn the_lock_in_the_way_is_told_with_a_process_of_the_same_session_alone() {
     assert_eq!(ask(&story, 2, 1, 20), None);
     let (table, kind) = (LockTable::Fcntl, LockKind::Shared);
     let request = GetLock { inode: file, table, owner: 1, kind, start: 0, end: LOCK_END };
-    let stranger = Query::GetLock { request, session: session(9) };
-    let refused = story.state.query(&ROOT_USER, &stranger).unwrap_err();
+    let stranger = AskedBy { who: &ROOT_USER, session: session(9) };
+    let refused = story.state.query(stranger, &request).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::BadHandle, "who does not have it open sees no lock");
 }
 

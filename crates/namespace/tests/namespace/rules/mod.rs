@@ -1,6 +1,7 @@
 //! One test for each rule of a slot, told as a short story.
 
 mod access_lists;
+mod asked;
 mod entries;
 mod exactly_once;
 mod handovers;

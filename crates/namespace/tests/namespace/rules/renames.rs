@@ -1,7 +1,7 @@
 //! Renames and links in one slot, and each half of those across slots.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Sequence, Slot, Timestamp, limits};
-use ramlace_namespace::{Answer, Delivery, DeliveryAnswer, DeliveryId, Op, Query, Reply, SlotState};
+use ramlace_namespace::{Delivery, DeliveryAnswer, DeliveryId, Op, Reply, SlotState};
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::peer::{self, Ascended, IntentStamp, Part, Prepared, PutEntry, Target, Token};
 use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
@@ -32,12 +32,8 @@ fn link(inode: InodeId, parent: InodeId, text: &str) -> Op {
 }
 
 fn look(story: &Story, parent: InodeId, text: &str) -> Result<InodeId, ErrorKind> {
-    let query = Query::Lookup(wire::Lookup { parent, name: name(text) });
-    match story.state.query(&ROOT_USER, &query) {
-        Ok(Answer::Found(found)) => Ok(found.inode),
-        Ok(other) => panic!("{other:?}"),
-        Err(error) => Err(error.kind()),
-    }
+    let query = wire::Lookup { parent, name: name(text) };
+    story.state.query(&ROOT_USER, &query).map(|found| found.inode).map_err(|error| error.kind())
 }
 
 fn links(story: &Story, inode: InodeId) -> u32 {

@@ -1,7 +1,7 @@
 //! Bad input, and which callers may do what.
 
 use ramlace_base::{ErrorKind, Generation, InodeId, Redirect, Slot, Timestamp};
-use ramlace_namespace::{Answer, Op, Query};
+use ramlace_namespace::Op;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::{FileKind, Layout, LayoutHints, Mode};
 
@@ -108,8 +108,8 @@ fn names_of_the_wrong_kind_are_refused() {
     ] {
         assert_eq!(story.refused(op.clone()), kind, "{op:?}");
     }
-    let read_link = |inode| story.state.query(&ALICE, &Query::ReadLink(wire::ReadLink { inode }));
-    assert_eq!(read_link(link), Ok(Answer::Bytes(b"f".to_vec())));
+    let read_link = |inode| story.state.query(&ALICE, &wire::ReadLink { inode });
+    assert_eq!(read_link(link), Ok(b"f".to_vec()));
     assert_eq!(read_link(file).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
@@ -153,8 +153,8 @@ fn modes_decide_who_may_do_what() {
     // Without search permission a user does not learn what is inside.
     story.who = ALICE;
     story.ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..set(InodeId::ROOT) })).unwrap();
-    let look = Query::Lookup(wire::Lookup { parent: InodeId::ROOT, name: name("f") });
-    let list = Query::ReadDirectory(wire::ReadDirectory { inode: InodeId::ROOT, after: 0, entries_max: 1 });
+    let look = wire::Lookup { parent: InodeId::ROOT, name: name("f") };
+    let list = wire::ReadDirectory { inode: InodeId::ROOT, after: 0, entries_max: 1 };
     for who in [ALICE, BOB, MALLORY] {
         assert_eq!(story.state.query(&who, &look).unwrap_err().kind(), ErrorKind::Denied);
         assert_eq!(story.state.query(&who, &list).is_ok(), who == ALICE);

@@ -1,7 +1,7 @@
 //! Set-id bits, capabilities, times, and files without a name.
 
 use ramlace_base::{ErrorKind, InodeId, Timestamp};
-use ramlace_namespace::{Op, Query};
+use ramlace_namespace::Op;
 use ramlace_wire::namespace::{self as wire, TimeReason};
 use ramlace_wire::xattrs::{GetXattr, RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{Credentials, Owner};
@@ -109,7 +109,7 @@ fn capabilities_go_with_a_change_of_content_or_owner() {
         let request = SetXattr { inode: file, name: name(), value: vec![1], mode: XattrMode::Any };
         story.ask(Op::SetXattr(request)).unwrap();
         story.ask(change(file)).unwrap();
-        let asked = story.state.query(&ROOT_USER, &Query::GetXattr(GetXattr { inode: file, name: name() }));
+        let asked = story.state.query(&ROOT_USER, &GetXattr { inode: file, name: name() });
         assert_eq!(asked.unwrap_err().kind(), ErrorKind::NoData, "{text}");
     }
 }
@@ -124,7 +124,7 @@ fn who_may_change_a_file_or_its_owner_may_take_its_capabilities_and_no_more() {
         |name, value| Op::SetXattr(SetXattr { inode: file, name, value: vec![value], mode: XattrMode::Any });
     let remove = |name| Op::RemoveXattr(RemoveXattr { inode: file, name });
     let bytes = |story: &Story| {
-        let asked = Query::GetXattr(GetXattr { inode: file, name: capability() });
+        let asked = GetXattr { inode: file, name: capability() };
         story.state.query(&ROOT_USER, &asked).is_ok()
     };
     for (who, mode, may) in [

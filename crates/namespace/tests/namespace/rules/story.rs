@@ -4,7 +4,7 @@ use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, Name, Result, Sequence, SessionId, Slot, Timestamp,
 };
 use ramlace_namespace::{
-    Answer, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, SlotState,
+    Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, SlotState,
 };
 use ramlace_wire::inline::Promote;
 use ramlace_wire::namespace as wire;
@@ -132,10 +132,7 @@ impl Story {
     }
 
     pub fn info(&self, inode: InodeId) -> Result<wire::InodeInfo> {
-        match self.state.query(&ROOT_USER, &Query::GetAttributes(wire::GetAttributes { inode }))? {
-            Answer::Info(info) => Ok(*info),
-            other => panic!("{other:?}"),
-        }
+        self.state.query(&ROOT_USER, &wire::GetAttributes { inode })
     }
 
     pub fn size(&self, inode: InodeId) -> u64 {
@@ -147,19 +144,13 @@ impl Story {
     }
 
     pub fn asked_by_a_lane(&self, inode: InodeId, since: u64) -> peer::InodeAnswer {
-        let query = Query::QueryInode(peer::QueryInode { inode, since: Generation(since) });
-        match self.state.query(&ROOT_USER, &query).unwrap() {
-            Answer::Inode(answer) => answer,
-            other => panic!("{other:?}"),
-        }
+        let query = peer::QueryInode { inode, since: Generation(since) };
+        self.state.query(&ROOT_USER, &query).unwrap()
     }
 
     pub fn page(&self, inode: InodeId, after: u64, entries_max: u32) -> wire::DirectoryPage {
-        let query = Query::ReadDirectory(wire::ReadDirectory { inode, after, entries_max });
-        match self.state.query(&ROOT_USER, &query).unwrap() {
-            Answer::Page(page) => page,
-            other => panic!("{other:?}"),
-        }
+        let query = wire::ReadDirectory { inode, after, entries_max };
+        self.state.query(&ROOT_USER, &query).unwrap()
     }
 
     pub fn reserve(&mut self, inode: InodeId, length: u64) -> u64 {

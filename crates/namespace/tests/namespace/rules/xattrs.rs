@@ -1,7 +1,7 @@
 //! Extended attributes: which users have them, and how many there may be.
 
 use ramlace_base::{ErrorKind, InodeId, Result, limits};
-use ramlace_namespace::{Answer, Op, Query};
+use ramlace_namespace::Op;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::xattrs::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{Credentials, FileKind};
@@ -25,17 +25,11 @@ fn remove(inode: InodeId, text: &str) -> Op {
 }
 
 fn value(story: &Story, who: &Credentials, inode: InodeId, text: &str) -> Result<Vec<u8>> {
-    match story.state.query(who, &Query::GetXattr(GetXattr { inode, name: named(text) }))? {
-        Answer::Bytes(value) => Ok(value),
-        other => panic!("{other:?}"),
-    }
+    story.state.query(who, &GetXattr { inode, name: named(text) })
 }
 
 fn names(story: &Story, who: &Credentials, inode: InodeId) -> Vec<String> {
-    match story.state.query(who, &Query::ListXattrs(ListXattrs { inode })).unwrap() {
-        Answer::Names(names) => names.iter().map(ToString::to_string).collect(),
-        other => panic!("{other:?}"),
-    }
+    story.state.query(who, &ListXattrs { inode }).unwrap().iter().map(ToString::to_string).collect()
 }
 
 #[test]

@@ -1,0 +1,269 @@
+//! What clients change in slots: what the server adds to a request before its slot has it, and to the answer after.
+
+use std::rc::Rc;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Name, Result, Sequence, Slot};
+use ramlace_lanes::Change;
+use ramlace_namespace::{Command, Op, Origin, Reply};
+use ramlace_transport::Proved;
+use ramlace_wire::chunk::WriteOrigin;
+use ramlace_wire::inline::{InlineOutcome, InlineWritten, WriteInline};
+use ramlace_wire::namespace::{LayoutWish, Lookup, Made, Opened, Unlinked};
+use ramlace_wire::peer::Token;
+use ramlace_wire::{ClusterMap, Layout, LayoutHints, encode_body};
+
+use crate::chunk::checked_range;
+use crate::gate::Call;
+use crate::identity::Identity;
+use crate::many::moment;
+use crate::server::{Outcome, Server};
+
+/// A change on its way to its slot.
+struct Asked<'a> {
+    call: &'a Call,
+    identity: &'a Identity,
+    map: &'a ClusterMap,
+    slot: Slot,
+    /// The slot has its answer already, or will have: it comes again.
+    is_met: bool,
+}
+
+/// What is to be done when the slot has answered.
+enum After {
+    Nothing,
+    /// Its answer opens the file of an entry: leases on both are given with it.
+    Opens(Lookup),
+    /// It makes an entry, and its answer is what that leads to.
+    Makes(Lookup),
+    /// It removes an entry, which led there as far as that is known.
+    Removes(Lookup, Option<InodeId>),
+    /// A kernel writes back what it has had of a small file.
+    WritesBack(InodeId, Vec<u8>),
+    /// A small file ends here.
+    Cuts(InodeId, u64),
+    /// A small file goes to its lanes.
+    Promotes(InodeId),
+}
+
+impl Server {
+    /// Has a slot do what a client asks; the answer's body comes back. `way`: the path by which it goes, none as a rule.
+    pub async fn change(
+        self: &Rc<Self>,
+        call: &Call,
+        proved: &Proved,
+        identity: Identity,
+        way: &[Name],
+        (slot, op): (Slot, Op),
+    ) -> Outcome<Vec<u8>> {
+        let map = self.admit(call, slot).await?;
+        let token = Token { session: call.session, sequence: call.sequence };
+        let is_met = self.has_met(slot, token);
+        // From here to the slot's step nothing else happens: what the path leads to stays so. One that was
+        // taken before has its answer, wherever the path leads by now.
+        if !way.is_empty() && !is_met {
+            self.check_way(call, &identity.who, &map, way, parent_of(&op))?;
+        }
+        let asked = Asked { call, identity: &identity, map: &map, slot, is_met };
+        let after = self.after(&asked, &op);
+        let op = self.complete(&asked, op).await?;
+        let reply = self.mutate(slot, token, command(call, &identity, op)?).await?;
+        self.answer_to_change(&asked, proved, after, reply)
+    }
+
+    /// The change with what the server has to add. What must be before the slot takes it is done.
+    async fn complete(self: &Rc<Self>, asked: &Asked<'_>, op: Op) -> Outcome<Op> {
+        let Asked { call, map, slot, is_met, .. } = *asked;
+        Ok(match op {
+            Op::Create(mut request) => {
+                let name = request.name.as_bytes();
+                let layout = self.lay_out(asked, request.layout, &request.wish, request.parent, name)?;
+                (request.layout, request.wish) = (Some(layout), without_layout(&request.wish));
+                Op::Create(request)
+            }
+            Op::CreateUnnamed(mut request) => {
+                let layout = self.lay_out(asked, request.layout, &request.wish, request.parent, b"")?;
+                (request.layout, request.wish) = (Some(layout), without_layout(&request.wish));
+                Op::CreateUnnamed(request)
+            }
+            Op::MakeDirectory { request, .. } => Op::MakeDirectory { request, homes: self.choose_homes(map) },
+            Op::WriteInline { request, .. } => self.complete_write(asked, request)?,
+            Op::ChangeInlineCell { request, .. } => {
+                if is_met {
+                    self.changed_inline_before(call, request.inode)?;
+                } else {
+                    let range = checked_range(request.offset, 8)?;
+                    self.before_inline_change(Some(call), call.session, request.inode, range, Change::Write)?;
+                }
+                Op::ChangeInlineCell { request, room: self.has_inline_room() }
+            }
+            Op::Truncate(request) => {
+                if !is_met {
+                    self.before_inline_cut(call, request.inode, request.size)?;
+                }
+                Op::Truncate(request)
+            }
+            Op::Promote { request, .. } => {
+                if !is_met {
+                    self.before_promotion(call, (request.inode, None)).await?;
+                }
+                Op::Promote { request, epoch: map.epoch }
+            }
+            Op::ArriveBarrier { request, .. } => {
+                let room = self.has_room_for_member(slot, &request);
+                Op::ArriveBarrier { request, room }
+            }
+            Op::GiveUp(request) => {
+                // What was given up may be done yet, and its session knows nothing of that.
+                let token = Token { session: call.session, sequence: request.sequence };
+                self.waiting.borrow_mut().remove(&token);
+                Op::GiveUp(request)
+            }
+            op => op,
+        })
+    }
+
+    fn complete_write(self: &Rc<Self>, asked: &Asked<'_>, mut request: WriteInline) -> Result<Op> {
+        let call = asked.call;
+        if !asked.is_met {
+            self.before_inline_write(call, &mut request)?;
+        } else if request.origin != WriteOrigin::Back {
+            self.changed_inline_before(call, request.inode)?;
+        }
+        self.counters.written_bytes(request.bytes.0.len() as u64);
+        // What was promised has its room.
+        let room = call.promised().is_some() || self.has_inline_room();
+        Ok(Op::WriteInline { request, room })
+    }
+
+    /// The layout of a new file: the home knows in which epoch it creates; a creator's map may be older.
+    fn lay_out(
+        self: &Rc<Self>,
+        asked: &Asked<'_>,
+        wanted: Option<Layout>,
+        wish: &LayoutWish,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<Layout> {
+        let mut layout = match wanted {
+            Some(layout) => layout,
+            None => self.choose_layout(asked.map, asked.slot, wish, parent, name)?,
+        };
+        layout.created = asked.map.epoch;
+        Ok(layout)
+    }
+
+    /// What is to be done when the slot has answered.
+    fn after(self: &Rc<Self>, asked: &Asked<'_>, op: &Op) -> After {
+        let entry = |parent: InodeId, name: &Name| Lookup { parent, name: name.clone() };
+        match op {
+            Op::Create(request) => After::Opens(entry(request.parent, &request.name)),
+            Op::MakeDirectory { request, .. } => After::Makes(entry(request.parent, &request.name)),
+            Op::Symlink(request) => After::Makes(entry(request.parent, &request.name)),
+            Op::MakeNode(request) => After::Makes(entry(request.parent, &request.name)),
+            Op::Link(request) => After::Makes(entry(request.parent, &request.name)),
+            Op::Unlink(request) => {
+                let entry = entry(request.parent, &request.name);
+                // What one that was done before has removed, is not known any more.
+                let is_new = !asked.is_met;
+                let found =
+                    is_new.then(|| self.query(&asked.identity.who, asked.slot, &entry).ok()).flatten();
+                After::Removes(entry, found.map(|found| found.inode))
+            }
+            Op::WriteInline { request, .. } if request.origin == WriteOrigin::Back => {
+                After::WritesBack(request.inode, request.bytes.0.clone())
+            }
+            Op::Truncate(request) if !asked.is_met => After::Cuts(request.inode, request.size),
+            Op::Promote { request, .. } => After::Promotes(request.inode),
+            _ => After::Nothing,
+        }
+    }
+
+    /// The body of the answer, with what the server knows.
+    fn answer_to_change(
+        self: &Rc<Self>,
+        asked: &Asked<'_>,
+        proved: &Proved,
+        after: After,
+        mut reply: Reply,
+    ) -> Outcome<Vec<u8>> {
+        let Asked { call, identity, slot, .. } = *asked;
+        let (session, who) = (call.session, &identity.who);
+        if let Reply::Opened(opened) = &mut reply {
+            opened.permit = self.permit(proved, session, opened.info.attributes.inode);
+        }
+        match (after, &mut reply) {
+            (After::Opens(entry), Reply::Opened(opened)) => {
+                let Opened { info, parent, leased, .. } = &mut **opened;
+                *parent = self.lease_entered(session, who, slot, &entry, Some(info.attributes.inode));
+                *leased = self.lease_told(session, who, slot, &entry, &info.attributes);
+            }
+            (After::Makes(entry), Reply::Attributes(attributes)) => {
+                let parent = self.lease_entered(session, who, slot, &entry, Some(attributes.inode));
+                return Ok(encode_body(&Made { attributes: (**attributes).clone(), parent }));
+            }
+            (After::Removes(entry, inode), _) => {
+                let parent = self.lease_entered(session, who, slot, &entry, None);
+                return Ok(encode_body(&Unlinked { parent, inode }));
+            }
+            (After::WritesBack(inode, bytes), Reply::WroteInline(written)) => {
+                self.note_written_back(call, inode, &bytes, written);
+            }
+            (After::Cuts(inode, start), _) => {
+                let range = ByteRange { start, end: u64::MAX };
+                self.before_inline_change(Some(call), session, inode, range, Change::Erase)?;
+            }
+            (After::Promotes(inode), _) => self.changed_inline_before(call, inode)?,
+            _ => {}
+        }
+        Ok(reply.encode())
+    }
+
+    fn note_written_back(
+        self: &Rc<Self>,
+        call: &Call,
+        inode: InodeId,
+        bytes: &[u8],
+        written: &mut InlineWritten,
+    ) {
+        let place = (inode, None);
+        if written.outcome == InlineOutcome::Written {
+            let range = ByteRange { start: written.offset, end: written.offset + bytes.len() as u64 };
+            self.note_written(place, call.session, range, bytes, WriteOrigin::Back);
+        }
+        written.recall = self.newest_recall(place, call.session);
+    }
+}
+
+/// The directory of the entry that a change is about, where it may go by a path.
+fn parent_of(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::MakeDirectory { request, .. } => Some(request.parent),
+        Op::Create(request) => Some(request.parent),
+        Op::OpenEntry(request) => Some(request.parent),
+        Op::Symlink(request) => Some(request.parent),
+        Op::MakeNode(request) => Some(request.parent),
+        Op::Unlink(request) => Some(request.parent),
+        Op::RemoveDirectory(request) => Some(request.parent),
+        _ => None,
+    }
+}
+
+fn command(call: &Call, identity: &Identity, op: Op) -> Result<Command> {
+    if call.sequence == Sequence(0) {
+        let text = format!("a {:?} needs a sequence number", call.kind);
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    let origin = Origin::Client {
+        session: call.session,
+        sequence: call.sequence,
+        acknowledged_below: Sequence(call.sequence.0 - u64::from(call.outstanding)),
+        who: identity.who.clone(),
+        on_behalf: identity.on_behalf,
+    };
+    Ok(Command { now: moment(call.promised()), origin, op })
+}
+
+/// What the slot has yet to hear of a wish for a layout that is chosen: the file's mode.
+fn without_layout(wish: &LayoutWish) -> LayoutWish {
+    LayoutWish { hints: LayoutHints::of_file(wish.hints.mode), ..LayoutWish::default() }
+}
