@@ -3,5 +3,6 @@
 pub use crate::backoff::Backoff;
 pub use crate::names::renewals::{Heard as RecallsHeard, State as Renewal};
 pub use crate::session::owed::{Home, Message, Owed, Owes, Subject, TakenUp};
+pub use crate::session::promises::{AllPromises, Due, NotPromised, Promise, Version};
 pub use crate::session::retry::{Failed, Look, OnRetry, Remedy, Verdict, is_in_doubt, is_unheard};
 pub use crate::session::sequences::{Kept, Sequences, Ticket};

@@ -9,11 +9,13 @@
 //! * [`run_owing`]: what clients owe servers, and when it is told.
 //! * [`run_calls`]: what clients repeat and give up, how long that takes, and that it has one effect or none.
 //! * [`run_losing`]: servers that crash with their store and without.
+//! * [`run_behind`]: slots that are delegated, and a mount that is stopped.
 //!
 //! A bug planted in what a server or a client owes the code that decides must be found.
 #![forbid(unsafe_code)]
 
 mod agenda;
+mod behind;
 mod calls;
 mod client;
 mod dice;
@@ -25,6 +27,7 @@ mod server;
 mod tally;
 mod world;
 
+pub use behind::{BehindBug, BehindTally, run_behind};
 pub use calls::{CallBug, CallTally, run_calls};
 pub use leases::{LeaseBug, LeaseTally, run_leases};
 pub use losing::{LossBug, LossTally, run_losing};

@@ -15,23 +15,26 @@ use ramlace_wire::leases::DelegationRecall;
 use crate::session::sequences::Kept;
 
 /// How old a promise may be.
-pub(crate) const AGE_MAX: Duration = Duration::from_millis(limits::BEHIND_MILLIS_MAX);
+pub const AGE_MAX: Duration = Duration::from_millis(limits::BEHIND_MILLIS_MAX);
 const IDLE: Duration = Duration::from_millis(limits::DELEGATION_IDLE_MILLIS);
 
 /// A change that was promised.
 #[derive(Debug)]
-pub(crate) struct Promise {
-    pub(crate) kind: Kind,
+pub struct Promise {
+    /// The message.
+    pub kind: Kind,
     /// The inode that it makes or changes.
-    pub(crate) inode: InodeId,
+    pub inode: InodeId,
     /// The inode is made by it.
-    pub(crate) makes: bool,
-    pub(crate) at: Timestamp,
-    pub(crate) body: Vec<u8>,
+    pub makes: bool,
+    /// When it was promised.
+    pub at: Timestamp,
+    /// The message's body.
+    pub body: Vec<u8>,
     /// The answer that its caller was given, as the slot would give it.
-    pub(crate) told: Vec<u8>,
+    pub told: Vec<u8>,
     /// Its number in the session, once it was sent.
-    pub(crate) kept: Option<Kept>,
+    pub kept: Option<Kept>,
 }
 
 /// What a slot knows of.
@@ -57,39 +60,41 @@ struct Promises {
 
 /// In which versions something is known of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Version {
+pub struct Version {
     /// Its directories, and its next inode.
-    pub(crate) names: u64,
+    pub names: u64,
     /// Its files.
-    pub(crate) files: u64,
+    pub files: u64,
 }
 
 /// The slot is not the session's, something else is known of it by now, or some of what was promised is to be sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotPromised;
+pub struct NotPromised;
 
 /// What is to be done about a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub enum Due {
+    /// What was promised there is sent.
     Send,
+    /// The slot is given back: the delegation's number.
     GiveBack(u64),
 }
 
 /// All of a session.
 #[derive(Debug, Default)]
-pub(crate) struct AllPromises {
+pub struct AllPromises {
     slots: HashMap<Slot, Promises>,
     last_version: u64,
 }
 
 impl AllPromises {
     /// Slots that are delegated, or about to be asked for.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.slots.len()
     }
 
     /// It is about to be asked for, by a create that is sent by itself: in which version the answer will be known.
-    pub(crate) fn begin_asking(&mut self, slot: Slot) -> Version {
+    pub fn begin_asking(&mut self, slot: Slot) -> Version {
         let next = self.next_version();
         let promises = self.slots.entry(slot).or_default();
         promises.begun += 1;
@@ -100,13 +105,7 @@ impl AllPromises {
 
     /// That create is over, and has told by which delegation the slot is the session's, if it is. Whether anything may be promised by
     /// what is known since.
-    pub(crate) fn end_asking(
-        &mut self,
-        slot: Slot,
-        version: Version,
-        told: Option<u64>,
-        now: Instant,
-    ) -> bool {
+    pub fn end_asking(&mut self, slot: Slot, version: Version, told: Option<u64>, now: Instant) -> bool {
         let Some(promises) = self.slots.get_mut(&slot) else { return false };
         promises.direct = promises.direct.saturating_sub(1);
         if let Some(number) = told {
@@ -123,7 +122,7 @@ impl AllPromises {
     }
 
     /// In which version something is known of a slot that is the session's.
-    pub(crate) fn version(&self, slot: Slot) -> Option<Version> {
+    pub fn version(&self, slot: Slot) -> Option<Version> {
         self.slots
             .get(&slot)
             .filter(|promises| promises.delegation.is_some())
@@ -136,7 +135,7 @@ impl AllPromises {
     }
 
     /// Promises a change that was worked out by what is known in this version; of files, unless it makes one.
-    pub(crate) fn promise(
+    pub fn promise(
         &mut self,
         slot: Slot,
         version: Version,
@@ -166,12 +165,12 @@ impl AllPromises {
     }
 
     /// Whether something was promised in a slot and not sent, or not answered.
-    pub(crate) fn owes(&self, slot: Slot) -> bool {
+    pub fn owes(&self, slot: Slot) -> bool {
         self.slots.get(&slot).is_some_and(|promises| promises.sending || !promises.waiting.is_empty())
     }
 
     /// Whether what is owed in a slot comes to half of what one message takes.
-    pub(crate) fn is_nearly_full(&self, slot: Slot) -> bool {
+    pub fn is_nearly_full(&self, slot: Slot) -> bool {
         self.slots.get(&slot).is_some_and(|promises| {
             promises.waiting.len() >= limits::CHANGES_PER_MESSAGE_MAX / 2
                 || promises.bytes >= limits::CHANGES_BYTES_PER_MESSAGE_MAX / 2
@@ -179,7 +178,7 @@ impl AllPromises {
     }
 
     /// Slots in which something is owed.
-    pub(crate) fn owing(&self) -> Vec<Slot> {
+    pub fn owing(&self) -> Vec<Slot> {
         self.slots
             .iter()
             .filter(|(_, promises)| !promises.waiting.is_empty())
@@ -189,7 +188,7 @@ impl AllPromises {
 
     /// A change that is sent by itself begins: what is known of the slot's files ends with it; `names`: and of its directories, and
     /// nothing is promised before it is over. Whether it is to be told when it is.
-    pub(crate) fn begin_direct(&mut self, slot: Slot, names: bool) -> bool {
+    pub fn begin_direct(&mut self, slot: Slot, names: bool) -> bool {
         let next = self.next_version();
         let Some(promises) = self.slots.get_mut(&slot) else { return false };
         promises.begun += 1;
@@ -204,13 +203,13 @@ impl AllPromises {
     }
 
     /// How many changes have begun that were sent by themselves, where none is under way.
-    pub(crate) fn quiet(&self, slot: Slot) -> Option<u64> {
+    pub fn quiet(&self, slot: Slot) -> Option<u64> {
         let promises = self.slots.get(&slot)?;
         (promises.direct == 0 && promises.direct_of_files == 0).then_some(promises.begun)
     }
 
     /// It is over.
-    pub(crate) fn end_direct(&mut self, slot: Slot, names: bool) {
+    pub fn end_direct(&mut self, slot: Slot, names: bool) {
         if let Some(promises) = self.slots.get_mut(&slot) {
             let under_way = if names { &mut promises.direct } else { &mut promises.direct_of_files };
             *under_way = under_way.saturating_sub(1);
@@ -219,14 +218,14 @@ impl AllPromises {
     }
 
     /// What is owed in a slot is sent at once.
-    pub(crate) fn hurry(&mut self, slot: Slot, now: Instant) {
+    pub fn hurry(&mut self, slot: Slot, now: Instant) {
         if let Some(promises) = self.slots.get_mut(&slot).filter(|promises| !promises.waiting.is_empty()) {
             promises.oldest = Some(now.checked_sub(AGE_MAX).unwrap_or(now));
         }
     }
 
     /// Another session waits for these slots.
-    pub(crate) fn want_back(&mut self, recalls: &[DelegationRecall]) {
+    pub fn want_back(&mut self, recalls: &[DelegationRecall]) {
         for recall in recalls {
             let next = self.next_version();
             let promises = self.slots.entry(recall.slot).or_default();
@@ -240,7 +239,7 @@ impl AllPromises {
     }
 
     /// What is due in the slots of a server.
-    pub(crate) fn due(&self, now: Instant, is_of_server: impl Fn(Slot) -> bool) -> Option<(Slot, Due)> {
+    pub fn due(&self, now: Instant, is_of_server: impl Fn(Slot) -> bool) -> Option<(Slot, Due)> {
         self.slots.iter().filter(|(slot, promises)| !promises.sending && is_of_server(**slot)).find_map(
             |(slot, promises)| {
                 let is_old =
@@ -257,7 +256,7 @@ impl AllPromises {
     }
 
     /// Somebody begins to send what is owed in a slot; false: nothing is owed, or another does.
-    pub(crate) fn begin_sending(&mut self, slot: Slot) -> bool {
+    pub fn begin_sending(&mut self, slot: Slot) -> bool {
         let Some(promises) = self.slots.get_mut(&slot) else { return false };
         if promises.sending || promises.waiting.is_empty() {
             return false;
@@ -268,14 +267,14 @@ impl AllPromises {
     }
 
     /// What is owed in a slot where somebody sends, and the delegation under which it was promised.
-    pub(crate) fn sent_now(&mut self, slot: Slot) -> Option<(u64, &mut VecDeque<Promise>)> {
+    pub fn sent_now(&mut self, slot: Slot) -> Option<(u64, &mut VecDeque<Promise>)> {
         let promises = self.slots.get_mut(&slot)?;
         // One that is over refuses what was promised, and nothing is done twice.
         Some((promises.delegation.unwrap_or(u64::MAX), &mut promises.waiting))
     }
 
     /// The slot has said that it is not the session's any more: what is owed there is refused.
-    pub(crate) fn is_lost(&mut self, slot: Slot) {
+    pub fn is_lost(&mut self, slot: Slot) {
         let next = self.next_version();
         if let Some(promises) = self.slots.get_mut(&slot) {
             promises.version = Version { names: next, files: next };
@@ -284,7 +283,7 @@ impl AllPromises {
     }
 
     /// The first promises were answered, as many as this; they come back.
-    pub(crate) fn answered(&mut self, slot: Slot, count: usize) -> Vec<Promise> {
+    pub fn answered(&mut self, slot: Slot, count: usize) -> Vec<Promise> {
         let Some(promises) = self.slots.get_mut(&slot) else { return Vec::new() };
         let done: Vec<Promise> = promises.waiting.drain(..count.min(promises.waiting.len())).collect();
         promises.bytes -= done.iter().map(|promise| promise.body.len()).sum::<usize>();
@@ -292,7 +291,7 @@ impl AllPromises {
     }
 
     /// Nobody sends any more. What is left goes on waiting.
-    pub(crate) fn end_sending(&mut self, slot: Slot, now: Instant) {
+    pub fn end_sending(&mut self, slot: Slot, now: Instant) {
         if let Some(promises) = self.slots.get_mut(&slot) {
             promises.sending = false;
             if !promises.waiting.is_empty() {
@@ -303,7 +302,7 @@ impl AllPromises {
     }
 
     /// Nothing is promised before the slot is given back: whether it may be.
-    pub(crate) fn begin_giving_back(&mut self, slot: Slot, number: u64) -> bool {
+    pub fn begin_giving_back(&mut self, slot: Slot, number: u64) -> bool {
         let next = self.next_version();
         let Some(promises) = self.slots.get_mut(&slot) else { return false };
         if promises.delegation != Some(number) || promises.sending || !promises.waiting.is_empty() {
@@ -316,7 +315,7 @@ impl AllPromises {
     }
 
     /// It was given back, or is not the session's any more.
-    pub(crate) fn is_over(&mut self, slot: Slot, number: u64) {
+    pub fn is_over(&mut self, slot: Slot, number: u64) {
         if let Some(promises) = self.slots.get_mut(&slot) {
             promises.sending = false;
             if promises.delegation == Some(number) {
@@ -328,7 +327,7 @@ impl AllPromises {
     }
 
     /// All that is owed will never be done.
-    pub(crate) fn break_all(&mut self) -> Vec<Promise> {
+    pub fn break_all(&mut self) -> Vec<Promise> {
         self.slots.drain().flat_map(|(_, promises)| promises.waiting).collect()
     }
 

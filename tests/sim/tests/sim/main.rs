@@ -1,6 +1,7 @@
 //! Many runs, each from its seed. `RAMLACE_SIM_SEED=7 cargo test --release -p ramlace-sim -- --nocapture` runs that seed alone, in each of the
 //! simulations, and says what happened; with `planted` behind it, which seed finds which bug.
 
+mod behind;
 mod calls;
 mod leases;
 mod losing;
