@@ -12,17 +12,14 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, Timestamp, limits};
 use ramlace_client::{File, LaneHere};
 use ramlace_fuse::{Backing, BackingFiles, Notifier};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
-/// How long a file that nobody has open stays, at least, and how often the kernel is asked to forget it.
-const PAUSE: Duration = Duration::from_millis(500);
-/// In so many pauses the times of mapped files are looked at once, for programs that neither sync nor close.
-const PAUSES_PER_LOOK: u32 = 10;
+use crate::looks::{Looks, PAUSE};
 
 /// The files that the kernel has.
 pub(crate) struct HandedFiles {
@@ -302,7 +299,8 @@ impl Table {
 
 /// Asks the kernel to forget what nobody has open, and looks at the times of the rest.
 fn keep(shared: &Weak<Shared>) {
-    for pause in 1u32.. {
+    let mut looks = Looks::default();
+    loop {
         let Some(shared) = shared.upgrade() else { return };
         let mut table = shared.table.lock();
         while table.handed.is_empty() && !shared.ended.load(Ordering::Acquire) {
@@ -324,7 +322,7 @@ fn keep(shared: &Weak<Shared>) {
                 let _ = shared.notifier.prune(inode.0);
             }
         }
-        if pause.is_multiple_of(PAUSES_PER_LOOK) {
+        if looks.is_due(Instant::now()) {
             let writers = all.iter().filter_map(|(_, handed)| handed.state.lock().writer());
             for kept in writers.filter(|kept| kept.file.home_answers()) {
                 let _ = kept.publish();

@@ -33,6 +33,9 @@ mod kept_lists;
 mod leases;
 mod locking;
 mod locks;
+/// When a mount looks at the times of mapped files, without a clock: the simulator (`tests/sim`) has it, too.
+#[doc(hidden)]
+pub mod looks;
 mod lost_stores;
 mod modes;
 mod mount;

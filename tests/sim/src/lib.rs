@@ -10,6 +10,7 @@
 //! * [`run_calls`]: what clients repeat and give up, how long that takes, and that it has one effect or none.
 //! * [`run_losing`]: servers that crash with their store and without.
 //! * [`run_behind`]: slots that are delegated, and a mount that is stopped.
+//! * [`run_stores`]: stores into mapped files of which only their times tell.
 //!
 //! A bug planted in what a server or a client owes the code that decides must be found.
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ mod leases;
 mod losing;
 mod owing;
 mod server;
+mod stores;
 mod tally;
 mod world;
 
@@ -32,6 +34,7 @@ pub use calls::{CallBug, CallTally, run_calls};
 pub use leases::{LeaseBug, LeaseTally, run_leases};
 pub use losing::{LossBug, LossTally, run_losing};
 pub use owing::{OwingBug, OwingTally, run_owing};
+pub use stores::{StoreBug, StoreTally, run_stores};
 pub use world::{Bug, World};
 
 use tally::tally;

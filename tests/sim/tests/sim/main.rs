@@ -7,6 +7,7 @@ mod leases;
 mod losing;
 mod owing;
 mod pool;
+mod stores;
 
 use std::fmt::Debug;
 use std::ops::AddAssign;

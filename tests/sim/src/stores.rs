@@ -1,0 +1,121 @@
+//! Stores into mapped files of which only their times tell, in virtual time: when a mount looks at them ([`ramlace_mount::looks`]), over programs that
+//! store when they like, a kernel that takes a while to forget files, and homes that take a while to answer.
+//!
+//! What holds: a home that answers has heard of a store 5 s after it at the latest. A [`StoreBug`] planted in what the mount's thread owes the
+//! rule must be found.
+
+use ramlace_mount::looks::{Looks, PAUSE};
+
+use crate::agenda::Agenda;
+use crate::dice::Dice;
+use crate::tally::tally;
+
+const FILES: usize = 6;
+const RUN_MILLIS: u64 = 60_000;
+/// SEMANTICS 93.2.
+const TOLD_WITHIN_MILLIS: u64 = 5_000;
+/// The longest that the kernel takes to forget one file, and a home to answer.
+const FORGETS_MILLIS_MAX: u64 = 20;
+const ANSWERS_MILLIS_MAX: u64 = 50;
+
+/// What can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreBug {
+    /// None.
+    None,
+    /// Pauses are counted, and what the rounds between them take is not.
+    CountsPauses,
+    /// A look is at one file, each in its turn.
+    LooksAtOne,
+    /// A look that is due is left out where the round took long.
+    SkipsWhenBusy,
+    /// The thread rests for longer.
+    RestsLonger,
+}
+
+impl StoreBug {
+    /// All that can be planted.
+    pub const ALL: [StoreBug; 4] =
+        [StoreBug::CountsPauses, StoreBug::LooksAtOne, StoreBug::SkipsWhenBusy, StoreBug::RestsLonger];
+}
+
+tally! {
+    /// How much has happened.
+    StoreTally {
+        /// Stores of programs.
+        stored,
+        /// Times that a home heard of some.
+        told,
+        /// Rounds of the thread.
+        rounds,
+    }
+}
+
+enum Event {
+    Stores,
+    Round {
+        number: u32,
+    },
+    /// A home has heard of a file's stores up to this moment.
+    Told {
+        file: usize,
+        up_to: u64,
+    },
+}
+
+/// Runs a seed to its end; what does not hold.
+///
+/// # Errors
+/// The first store that is told too late, and when.
+pub fn run_stores(seed: u64, bug: StoreBug) -> Result<StoreTally, String> {
+    let (mut dice, mut agenda, mut looks) = (Dice(seed), Agenda::<Event>::default(), Looks::default());
+    let mut tally = StoreTally::default();
+    // The stores of each file that its home has not heard of.
+    let mut unheard: [Vec<u64>; FILES] = Default::default();
+    agenda.at(dice.roll(3_000), Event::Stores);
+    agenda.at(0, Event::Round { number: 1 });
+    while let Some(event) = agenda.next() {
+        let now = agenda.now;
+        if now > RUN_MILLIS {
+            break;
+        }
+        match event {
+            Event::Stores => {
+                tally.stored += 1;
+                unheard[dice.roll(FILES as u64) as usize].push(now);
+                agenda.after(1 + dice.roll(2_000), Event::Stores);
+            }
+            Event::Round { number } => {
+                tally.rounds += 1;
+                // Whatever nobody has open, the kernel is asked to forget.
+                let mut ends = now + (0..FILES).map(|_| dice.roll(FORGETS_MILLIS_MAX)).sum::<u64>();
+                let is_due = match bug {
+                    StoreBug::CountsPauses => number.is_multiple_of(10),
+                    StoreBug::SkipsWhenBusy => looks.is_due(agenda.instant_of(ends)) && ends < now + 60,
+                    _ => looks.is_due(agenda.instant_of(ends)),
+                };
+                let looked_at = (0..FILES).filter(|file| match bug {
+                    StoreBug::LooksAtOne => *file == number as usize % FILES,
+                    _ => true,
+                });
+                for file in looked_at.filter(|_| is_due) {
+                    // Each is looked at when the one before it has been told.
+                    let up_to = ends;
+                    ends += if unheard[file].is_empty() { 0 } else { 1 + dice.roll(ANSWERS_MILLIS_MAX) };
+                    agenda.at(ends, Event::Told { file, up_to });
+                }
+                let rest = if bug == StoreBug::RestsLonger { 5 * PAUSE } else { PAUSE };
+                agenda.at(ends + rest.as_millis() as u64, Event::Round { number: number + 1 });
+            }
+            Event::Told { file, up_to } => {
+                let before = unheard[file].len();
+                unheard[file].retain(|since| *since > up_to);
+                tally.told += (before - unheard[file].len()) as u64;
+            }
+        }
+        if let Some(late) = unheard.iter().flatten().find(|since| now - **since > TOLD_WITHIN_MILLIS) {
+            return Err(format!("at {now} ms: nobody has told of a store of {late}"));
+        }
+    }
+    Ok(tally)
+}
