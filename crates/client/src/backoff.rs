@@ -19,6 +19,11 @@ impl Backoff {
         Backoff { deadline, pause: Duration::from_millis(PAUSE_MILLIS_MIN) }
     }
 
+    /// There is time until then.
+    pub fn move_to(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
     /// Whether there is no time for another attempt before a deadline.
     pub fn is_over(now: Instant, deadline: Instant) -> bool {
         now + Duration::from_millis(PAUSE_MILLIS_MAX) >= deadline

@@ -24,6 +24,7 @@ pub(crate) mod packing;
 pub(crate) mod pages;
 pub(crate) mod permits;
 pub(crate) mod pieces;
+pub(crate) mod progress;
 pub(crate) mod round;
 pub(crate) mod runs;
 pub(crate) mod seen;

@@ -1,6 +1,7 @@
 //! What a client decides without a clock, a thread or a socket, for the simulator (`tests/sim`): no part of what the library promises.
 
 pub use crate::backoff::Backoff;
+pub use crate::bytes::progress::Progress;
 pub use crate::names::renewals::{Heard as RecallsHeard, State as Renewal};
 pub use crate::session::owed::{Home, Message, Owed, Owes, Subject, TakenUp};
 pub use crate::session::promises::{AllPromises, Due, NotPromised, Promise, Version};

@@ -124,8 +124,12 @@ impl Session {
 
     /// The deadline of an operation that begins now.
     pub(crate) fn deadline(&self) -> Instant {
-        let millis = self.settings.deadline_millis.load(Ordering::Relaxed);
-        Instant::now() + Duration::from_millis(millis.into())
+        Instant::now() + self.patience()
+    }
+
+    /// How long a call may take.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_millis(self.settings.deadline_millis.load(Ordering::Relaxed).into())
     }
 
     /// Whether no call waits for other machines any more.

@@ -10,6 +10,7 @@
 //! * [`run_calls`]: what clients repeat and give up, how long that takes, and that it has one effect or none.
 //! * [`run_losing`]: servers that crash with their store and without.
 //! * [`run_behind`]: slots that are delegated, and a mount that is stopped.
+//! * [`run_transfers`]: how long large transfers may stand still.
 //! * [`run_stores`]: stores into mapped files of which only their times tell.
 //!
 //! A bug planted in what a server or a client owes the code that decides must be found.
@@ -27,6 +28,7 @@ mod owing;
 mod server;
 mod stores;
 mod tally;
+mod transfers;
 mod world;
 
 pub use behind::{BehindBug, BehindTally, run_behind};
@@ -35,6 +37,7 @@ pub use leases::{LeaseBug, LeaseTally, run_leases};
 pub use losing::{LossBug, LossTally, run_losing};
 pub use owing::{OwingBug, OwingTally, run_owing};
 pub use stores::{StoreBug, StoreTally, run_stores};
+pub use transfers::{TransferBug, TransferTally, run_transfers};
 pub use world::{Bug, World};
 
 use tally::tally;

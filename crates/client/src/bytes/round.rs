@@ -12,6 +12,7 @@ use ramlace_wire::{ClusterMap, Kind, Request};
 
 use crate::bytes::memory::Parts;
 use crate::bytes::pieces::{Piece, State};
+use crate::bytes::progress::Progress;
 use crate::bytes::transfer::{Brought, Direction, Transfer};
 use crate::session::lines::{Line, Server, Unanswered};
 use crate::session::retry::{Judged, OnRetry};
@@ -41,8 +42,7 @@ pub(crate) struct Round<'t, 'b, 'p> {
     transfer: &'b Transfer<'t>,
     map: Arc<ClusterMap>,
     batch: &'p mut [Piece<'b>],
-    /// Moves on with every answer: a large transfer may take as long as it needs.
-    deadline: Instant,
+    progress: &'p mut Progress,
     /// When others' pages are waited for no longer.
     gives_up_at: Option<Instant>,
     /// Nothing behind this offset is begun any more, since something before it failed for good.
@@ -54,22 +54,24 @@ pub(crate) struct Round<'t, 'b, 'p> {
 }
 
 impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
-    pub(crate) fn run(transfer: &'b Transfer<'t>, batch: &'p mut [Piece<'b>]) -> Result<()> {
+    pub(crate) fn run(
+        transfer: &'b Transfer<'t>,
+        batch: &'p mut [Piece<'b>],
+        progress: &'p mut Progress,
+    ) -> Result<()> {
         let session = transfer.session;
         let must_not_wait = transfer.pages.are_strict() && batch.len() > 1;
         let mut round = Round {
             transfer,
             map: session.map()?,
             batch,
-            deadline: session.deadline(),
+            progress,
             gives_up_at: must_not_wait.then(|| Instant::now() + SEVERAL_WAIT_MAX),
             stop_at: u64::MAX,
             over: None,
             parts: Parts::default(),
         };
         let mut shares = round.share()?;
-        // A server that kept its connection waiting leaves the others their time.
-        round.deadline = session.deadline();
         loop {
             shares.iter_mut().for_each(|share| round.fill(share));
             if let Some(error) = round.over.take() {
@@ -106,14 +108,17 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         }
         let mut shares: Vec<Share> = by_server.into_values().collect();
         for share in &mut shares {
+            let (begun, deadline) = (Instant::now(), self.progress.deadline());
             let line = match self.gives_up_at {
-                None => session.line(&share.server, self.deadline),
-                Some(until) => session.line_by(&share.server, until).map(|line| (line, self.deadline)),
+                None => session.line(&share.server, deadline),
+                Some(until) => session.line_by(&share.server, until).map(|line| (line, deadline)),
             };
             match line {
                 Ok((line, deadline)) => {
                     share.line = Some(line);
-                    self.deadline = self.deadline.max(deadline);
+                    // A server that kept its connection waiting leaves the others their time.
+                    self.progress.excuse(begun.elapsed());
+                    self.progress.allow(deadline);
                 }
                 Err(Unanswered { error, .. })
                     if error.kind() == ErrorKind::TimedOut && self.gives_up_at.is_some() =>
@@ -159,15 +164,16 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         let target = transfer.target_in(&self.map, piece.lane);
         let Some(line) = &mut share.line else { return Ok(None) };
         if transfer.direction != Direction::Write {
-            let header = |kind: Kind| session.header(kind, None, self.deadline, self.map.epoch);
+            let header = |kind: Kind| session.header(kind, None, self.progress.deadline(), self.map.epoch);
             let header = match piece.runs().cloned() {
                 None => {
                     let (header, request) = (header(ReadChunk::KIND), transfer.read_request(target, piece));
-                    line.send(header, &request, &[], self.deadline).map(|()| header)
+                    line.send(header, &request, &[], self.progress.deadline()).map(|()| header)
                 }
                 Some(runs) => {
                     let header = header(ReadRuns::KIND);
-                    line.send(header, &ReadRuns { target, runs }, &[], self.deadline).map(|()| header)
+                    line.send(header, &ReadRuns { target, runs }, &[], self.progress.deadline())
+                        .map(|()| header)
                 }
             };
             return Ok(Some(header?.call));
@@ -175,22 +181,25 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         if piece.ticket.is_none() {
             piece.ticket = match session.sequences.try_take(target.slot) {
                 None if !share.under_way.is_empty() => return Ok(None),
-                None => Some(session.ticket(target.slot, self.deadline)?),
+                None => Some(session.ticket(target.slot, self.progress.deadline())?),
                 taken => taken,
             };
         }
         let piece = &self.batch[index];
-        let header = |kind: Kind| session.header(kind, piece.ticket.as_ref(), self.deadline, self.map.epoch);
+        let header = |kind: Kind| {
+            session.header(kind, piece.ticket.as_ref(), self.progress.deadline(), self.map.epoch)
+        };
         let ranges = |each: &mut dyn FnMut(ByteRange)| piece.each_range(transfer.layout, each);
         let header =
             transfer.memory.with_sources_of(&mut self.parts, ranges, |sources| match piece.runs().cloned() {
                 None => {
                     let (header, request) = (header(WriteChunk::KIND), transfer.write_request(target, piece));
-                    line.send(header, &request, sources, self.deadline).map(|()| header)
+                    line.send(header, &request, sources, self.progress.deadline()).map(|()| header)
                 }
                 Some(runs) => {
                     let header = header(WriteRuns::KIND);
-                    line.send(header, &WriteRuns { target, runs }, sources, self.deadline).map(|()| header)
+                    line.send(header, &WriteRuns { target, runs }, sources, self.progress.deadline())
+                        .map(|()| header)
                 }
             });
         Ok(Some(header?.call))
@@ -206,7 +215,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
                 self.batch[index].state = State::Done;
                 self.batch[index].ticket = None;
                 share.server.note_answer(true);
-                self.deadline = self.transfer.session.deadline();
+                self.progress.made(Instant::now());
             }
             Err(unanswered) if unanswered.told => self.fail_piece(share, index, unanswered),
             Err(unanswered) => {
@@ -219,28 +228,28 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     fn receive(&mut self, line: &mut Line, index: usize, call: u32) -> std::result::Result<(), Unanswered> {
         match &mut self.gives_up_at {
             // Who has pages of them is waited for, however long the others' answers took.
-            None => self.transfer.session.await_holders(line, self.deadline)?,
+            None => self.transfer.session.await_holders(line, self.progress.deadline())?,
             Some(until) if line.is_answered_by(*until)? => *until = Instant::now() + SEVERAL_WAIT_MAX,
             Some(_) => return Err(Unanswered::told(self.over.insert(others_have_some()).clone())),
         }
-        self.deadline = self.transfer.session.deadline();
+        self.progress.made(Instant::now());
         if self.transfer.direction == Direction::Write {
             if self.batch[index].runs().is_some() {
-                return line.receive_change::<WriteRuns>(call, self.deadline).map(drop);
+                return line.receive_change::<WriteRuns>(call, self.progress.deadline()).map(drop);
             }
-            let written = line.receive_change::<WriteChunk>(call, self.deadline)?;
+            let written = line.receive_change::<WriteChunk>(call, self.progress.deadline())?;
             self.transfer.pages.note_recall(line.server_id(), written.reply.recall);
             return Ok(());
         }
         let transfer = self.transfer;
         let piece = &self.batch[index];
         let brought = match piece.runs() {
-            None => Brought::of_chunk(&line.receive::<ReadChunk>(call, self.deadline)?),
-            Some(_) => Brought::of_runs(&line.receive::<ReadRuns>(call, self.deadline)?),
+            None => Brought::of_chunk(&line.receive::<ReadChunk>(call, self.progress.deadline())?),
+            Some(_) => Brought::of_runs(&line.receive::<ReadRuns>(call, self.progress.deadline())?),
         };
         let ranges = |each: &mut dyn FnMut(ByteRange)| piece.each_range(transfer.layout, each);
         transfer.memory.with_targets_of(&mut self.parts, ranges, |targets| {
-            transfer.deliver(line, brought, targets, self.deadline)
+            transfer.deliver(line, brought, targets, self.progress.deadline())
         })
     }
 
@@ -271,7 +280,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     fn judge(&self, share: &Share, unanswered: Unanswered) -> Judged {
         let session = self.transfer.session;
         // What is outdated is asked of the file's home by whoever began the transfer.
-        session.judge(&share.server, self.map.epoch, unanswered, OnRetry::Tell, self.deadline)
+        session.judge(&share.server, self.map.epoch, unanswered, OnRetry::Tell, self.progress.deadline())
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) use crate::bytes::memory::Memory;
 use crate::bytes::packing::Packer;
 use crate::bytes::pages::Pages;
 use crate::bytes::pieces::{self, Piece};
+use crate::bytes::progress::Progress;
 use crate::bytes::round::Round;
 use crate::client::Client;
 use crate::names::inodes::Handle;
@@ -246,10 +247,11 @@ impl<'a> Transfer<'a> {
     where
         'a: 'b,
     {
-        let mut backoff = Backoff::new(self.session.deadline());
+        let mut progress = Progress::begin(Instant::now(), self.session.patience());
+        let mut backoff = Backoff::new(progress.deadline());
         loop {
             let before = batch.iter().filter(|piece| piece.is_done()).count();
-            let round = Round::run(self, batch);
+            let round = Round::run(self, batch, &mut progress);
             let Some(open) = batch.iter().find(|piece| !piece.is_done()) else { return Outcome::Done };
             let done_to = open.file_offset;
             if let Err(error) = round {
@@ -262,8 +264,9 @@ impl<'a> Transfer<'a> {
                 return Outcome::Outdated(judged.error);
             }
             if batch.iter().filter(|piece| piece.is_done()).count() > before {
-                backoff = Backoff::new(self.session.deadline());
+                backoff = Backoff::new(progress.deadline());
             }
+            backoff.move_to(progress.deadline());
             let going_on = judged.before_next(&mut backoff, || self.renew_permit());
             if let Err(error) = going_on {
                 return Outcome::Failed { done_to, error };

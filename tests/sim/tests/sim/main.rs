@@ -8,6 +8,7 @@ mod losing;
 mod owing;
 mod pool;
 mod stores;
+mod transfers;
 
 use std::fmt::Debug;
 use std::ops::AddAssign;
