@@ -40,10 +40,12 @@ def bench_binary() -> Path:
 class Pool:
     """A pool in a runtime directory of its own, from `with` to its end."""
 
-    def __init__(self, servers: int, memory: str, *options: str) -> None:
+    def __init__(self, servers: int, memory: str, *options: str, log: str = "") -> None:
         self.servers = servers
         self.memory = memory
         self.options = options
+        # What the servers, and programs of this pool, tell of requests: RAMLACE_LOG.
+        self.log = {"RAMLACE_LOG": log} if log else {}
         self.scratch = Path()
 
     def __enter__(self) -> "Pool":
@@ -74,7 +76,7 @@ class Pool:
         """Return the environment in which programs find this pool and no other."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAMLACE_")}
         programs = {"RAMLACE_BIN": str(ramlace_binary()), "RAMLACE_BENCH_BIN": str(bench_binary())}
-        return {**kept, **programs, "XDG_RUNTIME_DIR": str(self.scratch)}
+        return {**kept, **programs, **self.log, "XDG_RUNTIME_DIR": str(self.scratch)}
 
     def command(self, *words: str) -> dict:
         """Run the command and return what it reports."""

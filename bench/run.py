@@ -23,6 +23,7 @@ import report
 import resources
 import startup
 import strict
+import tracing_cost
 import trees
 
 from pool import BenchError, Pool, bench_binary
@@ -89,6 +90,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
         rows += resources.rows(pool, args.quick, args.only)
     progress(TRUSTED)
     rows += trusted(args)
+    progress("tracing")
+    rows += tracing_cost.rows(args.quick, args.only)
     progress("startup")
     rows += startup.rows(args.quick, args.only)
     return rows

@@ -27,6 +27,7 @@ mod raw_client;
 mod raw_server;
 mod region;
 mod rounds;
+mod traced;
 mod transfer;
 
 use std::process::ExitCode;
@@ -60,11 +61,12 @@ fn run(args: &Args) -> Result<()> {
         "null-fuse" => return null_fuse::run(args),
         "null-tree" => return null_tree::run(args),
         "idle-client" => return idle_client::run(args),
+        "traced" => return traced::run(args),
         other => {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "there is no driver '{other}'; there are transfer, latency, columns, names, coordination, mount, hold-file, null-fuse, null-tree, idle-client"
+                    "there is no driver '{other}'; there are transfer, latency, columns, names, coordination, mount, hold-file, null-fuse, null-tree, idle-client, traced"
                 ),
             ));
         }
