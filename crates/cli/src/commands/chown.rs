@@ -23,7 +23,7 @@ Examples:
   ramlace chown ada: /data           the user, and the group in which she begins
 
 Names are those that 'getent passwd' and 'getent group' of this machine know; a pool keeps numbers. Digits are
-always a number. Who may give something away is decided by the servers: the super-user of the pool.";
+always a number. Servers let the pool's super-user alone give files to other users.";
 
 /// Arguments of `chown`.
 #[derive(clap::Args, Debug)]

@@ -16,7 +16,7 @@ use crate::show::table;
 const EXAMPLES: &str = "\
 Examples:
   ramlace doctor
-  ramlace doctor /data/matrix.bin               who keeps pages of it, who waits for whom, and which pages change sides
+  ramlace doctor /data/matrix.bin               which mounts have pages of it, which wait for which, and pages that change sides
   ramlace doctor --json | jq '.checks[] | select(.state != \"ok\")'
   ramlace doctor --mpi ./app                    which MPI the program uses, and how its files reach a pool
 
@@ -26,7 +26,7 @@ ok: found. absent: ramlace works without it, as it says. broken: ramlace, or its
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A file in a pool: whose kernels have its bytes, who waits for whom, and where machines are in each other's way
+    /// A file in a pool: which kernels have its bytes, which mounts wait for which, and where machines are in each other's way
     #[arg(value_name = "FILE", conflicts_with = "mpi")]
     file: Option<OsString>,
 

@@ -13,11 +13,11 @@ use crate::show::{table, time_text};
 const EXAMPLES: &str = "\
 Examples:
   ramlace host-key node7 | ssh node7 'umask 077; cat > /etc/ramlace/host-key'  a key for one machine
-  ramlace host-key --list                                    which were made, and who is connected
+  ramlace host-key --list                                    which were made, and which are connected
   ramlace host-key --revoke node7                            puts node7 out, at once and for good
 
 A host key lets a machine mount the pool for all its users (`ramlace mount --allow-other`), and nothing else. Give each machine
-one of its own: a machine whose key was revoked loses its sessions at every server, and all others go on. The same name asked for
+one of its own: a machine whose key was revoked loses its sessions at every server, and all others continue. The same name asked for
 again gives the same key, after a revocation another one. 'default' is the key that lies beside the secret in the pool's directory.";
 
 /// Arguments of `host-key`.

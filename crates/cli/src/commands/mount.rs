@@ -25,14 +25,14 @@ Examples:
   ramlace mount /mnt/pool                      the default pool; any program can use what is there
   ramlace mount --pool lab ~/lab               the pool 'lab'
   ramlace mount --pool node0:7000 ~/lab        a pool that lives elsewhere (RAMLACE_SECRET_FILE names its secret)
-  ramlace mount --allow-other /srv/pool        for every user of this machine, each with his own rights
+  ramlace mount --allow-other /srv/pool        for every user of this machine, each with their own rights
   ramlace mount -o ro,noexec /mnt/pool         with the words that fstab has
   ramlace mount --mode strict /mnt/pool        mapped files are one memory with other strict mounts, without msync
   ramlace unmount /mnt/pool
 
 A dead mount on DIR, whose daemon was killed, is cleared away first.
 
-With --allow-other, files belong to who makes them, and servers check owners, groups and modes for each user. Root
+With --allow-other, files belong to the users who make them, and servers check owners, groups and modes for each user. Root
 acts as nobody there unless the pool was started with --no-root-squash. For a pool that lives elsewhere,
 RAMLACE_HOST_KEY_FILE names a file with the key that `ramlace host-key` has made for this machine.
 
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long)]
     pub read_only: bool,
 
-    /// Let every user of this machine in; each acts as himself, by the pool's host key. Ordinary users need
+    /// Let every user of this machine in; each acts under their own id, by the pool's host key. Ordinary users need
     /// `user_allow_other` in /etc/fuse.conf for this
     #[arg(long)]
     pub allow_other: bool,
@@ -286,7 +286,7 @@ fn guard_of(directory: &Path) -> Command {
 /// Arguments of the hidden `mount-guard`.
 #[derive(clap::Args, Debug)]
 pub struct GuardArgs {
-    /// The mount that it guards, for those who look at the list of processes.
+    /// The mount that it guards, for people who look at the list of processes.
     #[arg(long = "for", value_name = "DIR")]
     pub directory: PathBuf,
 }

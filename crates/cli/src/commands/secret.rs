@@ -11,11 +11,11 @@ use crate::place::connect_options;
 const EXAMPLES: &str = "\
 Examples:
   ramlace secret rotate             a new secret, in the place of the old one
-  ramlace secret rotate --finish    the old one lets nobody in any more
+  ramlace secret rotate --finish    the old one is accepted no more
 
-Nothing stops meanwhile: servers, mounts and programs go on, and the old secret lets in until --finish. Before that, copy the new one to where the
-old one was copied to (RAMLACE_SECRET_FILE), and give each machine its key anew (`ramlace host-key NAME`): host keys come from the secret. Whoever
-runs by then reads his key's file again and goes on.";
+Nothing stops meanwhile: servers, mounts and programs continue, and the old secret is accepted until --finish. Before that, copy the new one to where the
+old one was copied to (RAMLACE_SECRET_FILE), and give each machine its key anew (`ramlace host-key NAME`): host keys come from the secret. A
+program that runs by then reads its key's file again and continues.";
 
 /// Arguments of `secret`.
 #[derive(clap::Args, Debug)]

@@ -87,7 +87,7 @@ pub struct Args {
     #[arg(long)]
     pub trust_network: bool,
 
-    /// Tell metrics, without names of files or users, to whoever asks at this address over HTTP, in the format of Prometheus
+    /// Serve metrics, without names of files or users, at this address over HTTP, to everyone, in the format of Prometheus
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<String>,
 

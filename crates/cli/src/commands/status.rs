@@ -21,7 +21,7 @@ Examples:
   ramlace status --pool lab          the pool 'lab' of this machine
   ramlace status --pool node0:7000   the pool of that server
   ramlace status --messages          and what the servers were asked, and how long it took
-  ramlace status --leases            and whose kernels have which bytes, and who waits for whom
+  ramlace status --leases            and which kernels have which bytes, and which mounts wait for which
   ramlace status --json | jq '.servers[].used_bytes'
 
 Your mounts of the pool on this machine are shown as well, and which of them are dead: whose daemon was killed.
@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long)]
     pub messages: bool,
 
-    /// Tell whose kernels have which bytes, who waits for whom, and which pages change sides
+    /// Tell which kernels have which bytes, which mounts wait for which, and which pages change sides
     #[arg(long)]
     pub leases: bool,
 }

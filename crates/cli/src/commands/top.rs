@@ -22,7 +22,7 @@ const EXAMPLES: &str = "\
 Examples:
   ramlace top                    q quits, s sorts, p pauses, ? helps
   ramlace top --pool node0:7000  the pool of that server
-  ramlace top --clients          who moves how many bytes, the busiest first
+  ramlace top --clients          how many bytes each client moves, the busiest first
   ramlace top --once             one table; so too when standard output is no terminal
   ramlace top --json | jq '.servers[].read_bytes_per_second'
 

@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 
-    /// Fail, and say who it is, while programs use the mount
+    /// Fail, and say which they are, while programs use the mount
     #[arg(long)]
     pub busy_fails: bool,
 }

@@ -21,7 +21,7 @@ Examples:
   ramlace xattr list /data/x.npy                        the names that you may see
   ramlace xattr remove /data/x.npy user.origin
 
-Names begin with user. (files and directories, by their mode), security. (set by the super-user) or trusted. (his alone).
+Names begin with user. (files and directories, by their mode), security. (set by the super-user) or trusted. (the super-user's alone).
 system.posix_acl_access and system.posix_acl_default are access control lists, shown and set as text with numbers:
   ramlace xattr set /data system.posix_acl_default u::rwx,u:1001:rwx,g::r-x,m::rwx,o::---";
 
