@@ -28,7 +28,7 @@ use crate::porter::Porter;
 
 /// Longest message that goes by way of a guard.
 pub const MESSAGE_BYTES_MAX: usize = 8192;
-/// So long somebody waits who may not wait for pages.
+/// How long a thread waits that must not wait for pages.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// Guards that are started for one message.
 const ATTEMPTS_MAX: usize = 3;
@@ -121,7 +121,7 @@ impl Guard {
         }
     }
 
-    /// Ends the process. Who waits for a drop hears of it: what holds pages is refused from now on.
+    /// Ends the process. Threads that wait for a drop get an error, and later drops are refused.
     pub fn end(&self) {
         let mut state = self.lock();
         state.over = true;
@@ -171,8 +171,8 @@ impl Guard {
         Ok(())
     }
 
-    /// A guard has ended, whoever has done it. The next one need not wait until nothing is left of it: what it has begun ends
-    /// soon, for this daemon answers.
+    /// A guard has ended, by itself or killed. The next one need not wait for the drops that it has begun: they end soon, because
+    /// this daemon answers the requests that they wait for.
     fn bury(&self, life: u64) {
         let mut state = self.lock();
         if state.lives != life {

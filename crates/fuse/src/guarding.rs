@@ -167,7 +167,7 @@ impl Shared {
             },
         };
         let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -libc::EIO, unique };
-        // Whoever asked may have been killed meanwhile.
+        // The program that made the request may have been killed meanwhile.
         let _ = self.device.write(&[IoSlice::new(header.as_bytes())]);
     }
 

@@ -69,11 +69,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// It may wait for the network: other workers go on, up to [`Workers::threads_max`]. `reply` may be moved to
     /// another thread and answered later (a parked request), which holds no worker.
     ///
-    /// Who parks a request checks [`Reply::interrupted`] under the lock that guards the parked requests:
+    /// A file system that parks a request checks [`Reply::interrupted`] under the lock that guards the parked requests:
     /// [`FileSystem::interrupt`] may come before the request is found there.
     fn handle(&self, request: Request<'_>, reply: Reply);
 
-    /// Who waits for a request.
+    /// What waits for a request.
     fn urgency(&self, operation: &Operation<'_>) -> Urgency {
         let _ = operation;
         Urgency::Usual

@@ -2,7 +2,7 @@
 
 use crate::{FileLock, Scratch, Time};
 
-/// Who asks: the program's ids as the kernel gives them.
+/// The caller: the program's ids as the kernel gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The file system user id.
@@ -20,7 +20,7 @@ pub struct Request<'a> {
     pub unique: u64,
     /// The node that the request is about; for operations with names, the directory.
     pub node: u64,
-    /// Who asks.
+    /// The program that makes the request.
     pub caller: Caller,
     /// What is asked.
     pub operation: Operation<'a>,

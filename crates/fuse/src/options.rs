@@ -118,15 +118,15 @@ pub struct Workers {
     pub reserved_threads: usize,
 }
 
-/// Who waits for a request. However many of one kind wait for something, the next kind is answered.
+/// What waits for a request. However many requests of one kind are blocked, those of the next kind are still answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// The program that makes it.
     #[default]
     Usual,
-    /// Whoever else needs the pages that it fills.
+    /// Others as well: all that need the pages that it fills.
     Reads,
-    /// Whoever else needs the pages that it writes back, other machines among them.
+    /// Others as well: all that need the pages that it writes back, on other machines too.
     WritesBack,
 }
 

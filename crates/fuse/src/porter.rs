@@ -2,7 +2,7 @@
 //!
 //! It mounts, starts the guard, takes the mount away, and looks at what call a program waits in and in which groups it is: nothing
 //! else, and for one directory alone, whatever the daemon says. An ordinary user's mounts come and go by fusermount3, which must be able to
-//! become root, so whoever starts it may not have given that up. The porter reads nothing that programs, the kernel or
+//! become root, so the process that starts it must still have that right. The porter reads nothing that programs, the kernel or
 //! servers say, and keeps no descriptor of the device.
 //!
 //! It is asked one thing at a time, and ends with the daemon.
@@ -238,7 +238,7 @@ impl Desk<'_> {
     }
 }
 
-/// What a thread's status says of who it is; the rest is nobody's concern.
+/// The lines of a thread's status that say as which user it runs; the porter passes on no others.
 const IDENTITY: [&[u8]; 3] = [b"Uid:", b"Gid:", b"Groups:"];
 
 /// What `/proc` has of the thread that a question names.

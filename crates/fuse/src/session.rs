@@ -45,7 +45,7 @@ pub struct Session {
     guard: Option<Arc<Guard>>,
     dropped: Arc<Dropped>,
     delays: Option<Arc<Delays>>,
-    /// Who mounts and unmounts; none: this process does.
+    /// The process that mounts and unmounts; none: this one does.
     porter: Option<Arc<Porter>>,
     /// The mount is gone, and its device's number may be another one's by now.
     gone: bool,

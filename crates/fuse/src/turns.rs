@@ -1,7 +1,7 @@
 //! Which requests are handled at once, and which wait for their turn.
 //!
 //! A worker knows what a request is only when it has read it. Where all that may wait for something do, those that
-//! others wait for must still be answered: what is less urgent is put aside, and handled by whoever is free next.
+//! others wait for must still be answered: what is less urgent is put aside, and handled by the next worker that is free.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Aside {
     pub urgency: Urgency,
 }
 
-/// Who is handled, and who waits.
+/// Which requests are handled, and which wait.
 #[derive(Debug)]
 pub struct Turns {
     limits: Workers,
@@ -35,12 +35,12 @@ struct State {
     handled: [usize; 3],
     waiting: VecDeque<Aside>,
     waiting_bytes: usize,
-    /// Nobody takes an answer any more.
+    /// The mount is gone: no answer is taken any more.
     over: bool,
 }
 
 impl State {
-    /// What nobody wants any more goes. What programs have stored is written all the same.
+    /// Drops requests whose answers are not wanted any more. What programs have stored is written all the same.
     fn drop_unwanted(&mut self) {
         if self.over {
             self.waiting.retain(|aside| aside.urgency == Urgency::WritesBack);
