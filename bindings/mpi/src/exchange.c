@@ -175,7 +175,7 @@ static int prepare(struct exchange *x, int error)
     return (int)-all[0];
 }
 
-/* Copies what ranks have sent into the piece or out of it, and marks whose bytes somebody has. */
+/* Copies what ranks have sent into the piece or out of it, and marks the bytes that a rank has. */
 enum purpose { MARK, PUT, GET };
 
 static void walk_theirs(struct exchange *x, enum purpose purpose)
@@ -406,7 +406,7 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     x.room = x.room < most ? x.room : most > ROOM_BYTES_MIN ? most : ROOM_BYTES_MIN;
     if (*error == MPI_SUCCESS && is_beyond_files(file, transfer))
         *error = MPI_ERR_IO;
-    /* Who has made a mistake, or lost what it had kept, takes part with nothing. */
+    /* A rank that has made a mistake, or has lost what it had kept, takes part with nothing. */
     if (*error != MPI_SUCCESS)
         transfer_give_up(file, transfer);
     int all = begin(&x);
@@ -422,7 +422,7 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
     }
     if (all == MPI_SUCCESS)
         all = do_rounds(&x);
-    /* A server that fails one aggregator fails all whose bytes it had: everybody's. */
+    /* A server that fails for one aggregator fails for all ranks: it had bytes of each. */
     together_reduce(&all, 1, MPI_INT, MPI_MAX, file->comm);
     if (transfer->access.write)
         small_changed(file);

@@ -371,7 +371,7 @@ int bytes_read(struct file *file, char *bytes, int64_t length, const struct runs
 /* Copies between memory that lies in runs and bytes that lie one behind the other. */
 void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather);
 
-/* ---- together.c: what all ranks do at once, without keeping the processor from who is waited for ---- */
+/* ---- together.c: what all ranks do at once, without keeping the processor from those that they wait for ---- */
 
 /* Waits until all have come. */
 void together_come(MPI_Comm comm);

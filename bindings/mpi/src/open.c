@@ -30,7 +30,7 @@ static int64_t hash(const void *bytes, size_t length)
 struct agreement {
     /* A rank knows it by a locator; all know it as ours; all mean the same file, and in the same way. */
     bool by_locator, all_ours, same;
-    /* All run on one machine; the first wants a new file's bytes near those who use them. */
+    /* All run on one machine; the first asks for a new file's bytes to be near the ranks that use them. */
     bool one_machine, near;
     /* The largest class of an error. */
     int error;
@@ -130,7 +130,7 @@ static int file_prepare(struct name *name, int amode, struct file **made)
     return error ? error : file_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
 }
 
-/* A communicator of the file's own, or an error of all ranks: those who have one do not wait in it for one who has none. */
+/* A communicator of the file's own, or an error of all ranks: ranks that have one do not wait in it for a rank that has none. */
 static int comm_make(struct file *file, MPI_Comm comm)
 {
     int mine = MPI_SUCCESS, code = together_copy(comm, &file->comm);

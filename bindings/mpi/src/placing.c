@@ -10,7 +10,7 @@
 #define UNIT_BYTES_MIN (64ull << 10)
 #define UNIT_BYTES_MAX (1ull << 30)
 #define DIMENSIONS_MAX 16
-/* Blocks of rows whose machines are wished: limits::PARTS_MAX. */
+/* Blocks of rows for which a machine may be asked: limits::PARTS_MAX. */
 #define PARTS_MAX 65536
 /* A file ends before: more than any array has that lies in one. */
 #define ARRAY_BYTES_MAX (1ull << 62)
@@ -88,7 +88,7 @@ static bool named_unit(MPI_Info info, unsigned long long *unit)
 /* As servers know it. */
 static void this_machine(unsigned char machine[MACHINE_BYTES])
 {
-    /* One that does not say who it is, is none that another rank runs on. */
+    /* A machine without a name counts as none that another rank runs on. */
     if (ramlace_machine(machine, MACHINE_BYTES) != 0 && getrandom(machine, MACHINE_BYTES, 0) != MACHINE_BYTES)
         memset(machine, 0, MACHINE_BYTES);
 }

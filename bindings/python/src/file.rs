@@ -109,7 +109,7 @@ impl File {
         detached(py, || file.file().sync())
     }
 
-    /// Stores into mappings of the bytes from `start` to `end` are over: whoever has cached them shall look again.
+    /// Stores into mappings of the bytes from `start` to `end` have ended: clients that have cached them must read them again.
     fn publish(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
         let file = self.get()?;
         match file.file().rights().write {
