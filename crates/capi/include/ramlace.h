@@ -23,7 +23,7 @@
  * Threads. Any number may call any function at once, on the same handle too.
  *
  * Fork. The child may use the parent's pools and files: it gets a session of its own when it
- * first does. Whoever closes a handle closes it for itself. A mapping stays valid in the child as
+ * first does. A process that closes a handle closes it for itself alone. A mapping stays valid in the child as
  * long as the parent keeps it; a fetched view is a copy of its own there, which nothing keeps in step.
  *
  * Signals. None is handled, blocked or awaited; a call that a signal interrupts goes on.
@@ -214,7 +214,7 @@ enum ramlace_error_kind {
      */
     RAMLACE_ERROR_UNSUPPORTED = 21,
     /**
-     * EPERM: The operation itself is not allowed, whoever asks.
+     * EPERM: The operation itself is not allowed, to any user.
      */
     RAMLACE_ERROR_NOT_PERMITTED = 22,
     /**
@@ -307,12 +307,12 @@ struct ramlace_options {
      */
     const char *secret_file;
     /**
-     * Who this is, for people: shown by `ramlace status`; NULL: the program's name.
+     * What this client is called, for people: shown by `ramlace status`; NULL: the program's name.
      */
     const char *label;
     /**
      * Bytes that are read in small pieces and may be kept for the next reads, as long as their file is open; 0: none, else at
-     * least 65,536. Whoever changes them by a call, this program too, is answered when they are dropped. Stores into mapped
+     * least 65,536. A call that changes them, by this program too, returns when they are dropped. Stores into mapped
      * memory are seen when they are published. Bytes of a server that the pool forgets may be read for four seconds more, and
      * while a write is under way one read may bring its bytes and the next those of before.
      */
@@ -367,7 +367,7 @@ struct ramlace_statfs {
 };
 
 /**
- * Bytes of a new file, from where the part before ends, and who uses them.
+ * Bytes of a new file, from where the part before ends, and which machine uses them.
  */
 struct ramlace_part {
     /**
@@ -890,7 +890,7 @@ ssize_t ramlace_pread_runs(struct ramlace_file *file,
 
 /**
  * Writes runs from buffer, in which they lie one behind the other; otherwise as ramlace_pread_runs and
- * ramlace_pwrite. What lies between the runs stays as it is, whoever changes it meanwhile.
+ * ramlace_pwrite. What lies between the runs stays as it is, also where others change it meanwhile.
  */
 ssize_t ramlace_pwrite_runs(struct ramlace_file *file,
                             const void *buffer,
@@ -921,7 +921,7 @@ ssize_t ramlace_pwrite_tiles(struct ramlace_file *file,
  * Locks length bytes from offset on, 0 for all that follow, for this open file: against every other
  * open file of any process and machine, and against programs that lock by fcntl on a mount. kind is
  * RAMLACE_LOCK_SHARED or RAMLACE_LOCK_EXCLUSIVE; what this file held of these bytes before is replaced.
- * Waits for timeout_millis at most, for ever when that is negative; who waits has his turn in the order
+ * Waits for timeout_millis at most, for ever when that is negative; callers that wait get it in the order
  * in which they came. A lock ends by ramlace_unlock, with the file, and with the process; a forked child
  * has none. Returns 0, or -1 and sets errno: EAGAIN with a timeout of 0, ETIMEDOUT with another, when
  * others hold them; EBADF for an exclusive lock of a file that was not opened for writing; ENOLCK for
@@ -1115,7 +1115,7 @@ int ramlace_chmod(struct ramlace_pool *pool, const char *path, mode_t mode);
 
 /**
  * Sets owner and group; (uid_t)-1 and (gid_t)-1 leave them as they are. A symbolic link is
- * followed. EPERM for whom the pool does not allow it.
+ * followed. EPERM where the pool does not allow it to this user.
  */
 int ramlace_chown(struct ramlace_pool *pool, const char *path, uid_t uid, gid_t gid);
 

@@ -91,7 +91,7 @@ pub(crate) fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, text)
 }
 
-/// A field without a meaning yet: whoever sets it wants something that this library does not do.
+/// A field without a meaning yet: a program that sets it wants something that this library does not do.
 pub(crate) fn check_reserved(value: u32, of: &str) -> Result<()> {
     if value == 0 {
         return Ok(());

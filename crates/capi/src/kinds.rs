@@ -47,7 +47,7 @@ pub enum ramlace_error_kind {
     RAMLACE_ERROR_TOO_MANY = 20,
     /// EOPNOTSUPP: This build or this pool does not do that.
     RAMLACE_ERROR_UNSUPPORTED = 21,
-    /// EPERM: The operation itself is not allowed, whoever asks.
+    /// EPERM: The operation itself is not allowed, to any user.
     RAMLACE_ERROR_NOT_PERMITTED = 22,
     /// EBUSY: Something is in use.
     RAMLACE_ERROR_BUSY = 23,

@@ -20,7 +20,7 @@ pub const RAMLACE_LOCK_EXCLUSIVE: c_int = 2;
 /// Locks length bytes from offset on, 0 for all that follow, for this open file: against every other
 /// open file of any process and machine, and against programs that lock by fcntl on a mount. kind is
 /// RAMLACE_LOCK_SHARED or RAMLACE_LOCK_EXCLUSIVE; what this file held of these bytes before is replaced.
-/// Waits for timeout_millis at most, for ever when that is negative; who waits has his turn in the order
+/// Waits for timeout_millis at most, for ever when that is negative; callers that wait get it in the order
 /// in which they came. A lock ends by ramlace_unlock, with the file, and with the process; a forked child
 /// has none. Returns 0, or -1 and sets errno: EAGAIN with a timeout of 0, ETIMEDOUT with another, when
 /// others hold them; EBADF for an exclusive lock of a file that was not opened for writing; ENOLCK for

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn ramlace_chmod(pool: *mut ramlace_pool, path: Text, mode
 }
 
 /// Sets owner and group; (uid_t)-1 and (gid_t)-1 leave them as they are. A symbolic link is
-/// followed. EPERM for whom the pool does not allow it.
+/// followed. EPERM where the pool does not allow it to this user.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_chown(pool: *mut ramlace_pool, path: Text, uid: uid_t, gid: gid_t) -> c_int {
     let given = |id: u32| Some(id).filter(|id| *id != u32::MAX);

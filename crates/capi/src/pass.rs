@@ -172,7 +172,7 @@ impl<N: Copy> Count<N> {
 pub struct Items<T>(*const T);
 
 impl<T> Items<T> {
-    /// Its items; what is wrong with the number is said by who knows what it may be.
+    /// Its items. Limits of the number are checked by the functions that know them.
     pub(crate) fn all<N: Copy>(&self, count: Count<N>, what: &str) -> Result<&[T]>
     where
         usize: TryFrom<N>,

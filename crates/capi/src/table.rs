@@ -42,7 +42,7 @@ pub(crate) fn keep<T: Kept, H>(thing: T) -> *mut H {
     std::ptr::without_provenance_mut(number)
 }
 
-/// The thing of a handle; it lives on while a call uses it, whoever closes the handle.
+/// The thing of a handle; it lives on while a call uses it, also when another thread closes the handle.
 pub(crate) fn find<T: Kept, H>(handle: *mut H) -> Result<Arc<T>> {
     let thing = fork::read().things.get(&handle.addr()).cloned();
     thing.and_then(|thing| thing.downcast().ok()).ok_or_else(|| unknown::<T, H>(handle))

@@ -43,10 +43,10 @@ pub struct ramlace_options {
     /// Path of the file with the pool's secret; NULL: what the environment's RAMLACE_SECRET_FILE
     /// names, else the one in the pool's own directory.
     pub secret_file: Text,
-    /// Who this is, for people: shown by `ramlace status`; NULL: the program's name.
+    /// What this client is called, for people: shown by `ramlace status`; NULL: the program's name.
     pub label: Text,
     /// Bytes that are read in small pieces and may be kept for the next reads, as long as their file is open; 0: none, else at
-    /// least 65,536. Whoever changes them by a call, this program too, is answered when they are dropped. Stores into mapped
+    /// least 65,536. A call that changes them, by this program too, returns when they are dropped. Stores into mapped
     /// memory are seen when they are published. Bytes of a server that the pool forgets may be read for four seconds more, and
     /// while a write is under way one read may bring its bytes and the next those of before.
     pub cache_bytes: u64,
@@ -86,7 +86,7 @@ pub struct ramlace_hints {
     pub reserved: u32,
 }
 
-/// Bytes of a new file, from where the part before ends, and who uses them.
+/// Bytes of a new file, from where the part before ends, and which machine uses them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ramlace_part {
