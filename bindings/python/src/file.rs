@@ -226,6 +226,17 @@ impl File {
         })
     }
 
+    /// How this open file sees what others change.
+    fn sharing(&self) -> PyResult<&'static str> {
+        Ok(self.get()?.file().sharing().name())
+    }
+
+    /// Makes what others have changed from `start` to `end` visible to its reads, in relaxed mode.
+    fn refresh(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
+        let file = self.get()?;
+        detached(py, || file.file().refresh_range(ByteRange { start, end }))
+    }
+
     /// Gives the file back; nothing happens the second time.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.file.lock().take();

@@ -46,6 +46,14 @@ struct Open {
     width: Option<u16>,
     #[pyo3(item)]
     copies: Option<u8>,
+    #[pyo3(item)]
+    sharing: Option<String>,
+}
+
+/// The mode with a name.
+fn mode_of(name: Option<&str>) -> PyResult<Option<Mode>> {
+    let unknown = |name| PyValueError::new_err(format!("a mode is coherent, strict or relaxed, not {name:?}"));
+    name.map(|name| Mode::named(name.as_bytes()).ok_or_else(|| unknown(name))).transpose()
 }
 
 #[pymethods]
@@ -82,6 +90,7 @@ impl Pool {
                 copies: how.copies,
                 mode: None,
             },
+            sharing: mode_of(how.sharing.as_deref())?,
             ..OpenOptions::default()
         };
         Ok(File::new(Opened::File(detached(py, || self.pool.open(path, &options))?)))
@@ -232,9 +241,7 @@ impl Pool {
         copies: Option<u8>,
         mode: Option<&str>,
     ) -> PyResult<()> {
-        let unknown =
-            |mode| PyValueError::new_err(format!("a mode is coherent, strict or relaxed, not {mode:?}"));
-        let mode = mode.map(|mode| Mode::named(mode.as_bytes()).ok_or_else(|| unknown(mode))).transpose()?;
+        let mode = mode_of(mode)?;
         detached(py, || self.pool.set_layout(path, LayoutHints { stripe_unit, width, copies, mode }))
     }
 

@@ -84,6 +84,20 @@ struct ramlace_range {
 #define RAMLACE_ABI_VERSION 0
 
 /**
+ * A flag of ramlace_open: this open file sees what others change after ramlace_refresh, or when it takes a lock of these bytes.
+ * What it has read in small pieces it reads again without a message from what the program keeps (cache_bytes of struct
+ * ramlace_options; without that nothing is kept). Nobody waits for it, and it sees its own changes at once. A lock also refreshes its
+ * copies, and ramlace_unlock publishes what was stored into memory of the locked bytes.
+ */
+#define RAMLACE_O_RELAXED (1 << 28)
+
+/**
+ * A flag of ramlace_open: each read of this open file asks, also where the program keeps what it reads; ramlace_map and
+ * ramlace_view are EOPNOTSUPP, for others would see a store later.
+ */
+#define RAMLACE_O_STRICT (1 << 29)
+
+/**
  * For ramlace_lock: others may hold shared locks of the same bytes.
  */
 #define RAMLACE_LOCK_SHARED 1
@@ -429,7 +443,8 @@ struct ramlace_hints {
      */
     uint32_t mode;
     /**
-     * 0; a call refuses anything else.
+     * 1: what makes the file longer takes the memory of all that is new, or is ENOSPC, by every door; 0: what the
+     * directory hands down.
      */
     uint32_t reserved;
 };
@@ -744,7 +759,8 @@ ssize_t ramlace_pool_id(struct ramlace_pool *pool,
  *
  * flags: one of O_RDONLY, O_WRONLY and O_RDWR of <fcntl.h>, with any of O_CREAT, O_EXCL (with
  * O_CREAT), O_TRUNC and O_APPEND; the last two need a file open for writing.
- * O_CLOEXEC, O_NOCTTY, O_LARGEFILE and O_SYNC change nothing; every other flag is EINVAL.
+ * O_CLOEXEC, O_NOCTTY, O_LARGEFILE and O_SYNC change nothing; one of RAMLACE_O_RELAXED and RAMLACE_O_STRICT is
+ * about this open file alone, and where the file's own mode is stricter, that counts; every other flag is EINVAL.
  * mode: permission bits of a file that is created, of which the process's umask takes some away.
  *
  * Returns NULL and sets errno: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG,
@@ -1029,7 +1045,7 @@ int ramlace_unmap(void *address);
  * into a copy stays there, and into shared memory it is fatal (SIGSEGV). shared: NULL is allowed.
  *
  * Returns the first byte, aligned to 2 MiB, which ramlace_unmap gives back, or NULL and sets errno: EINVAL for a
- * file that has no, or fewer, bytes; EBADF not open for reading.
+ * file that has no, or fewer, bytes; EBADF not open for reading; EOPNOTSUPP opened with RAMLACE_O_STRICT.
  */
 void *ramlace_view(struct ramlace_file *file,
                    size_t length,
@@ -1053,8 +1069,8 @@ int ramlace_publish(struct ramlace_file *file,
 /**
  * Makes what others have published visible in the program's memory of the file: length bytes from offset on, 0 for all that
  * follow. What was stored there and not published stays. Of what has not changed no bytes are fetched: that costs a
- * message for each lane. The file's own memory, and reads, need no refresh. For a program's mapping of a file on a mount:
- * RAMLACE_IOC_REFRESH.
+ * message for each lane. The file's own memory needs no refresh, nor do reads but those of a file that was opened with
+ * RAMLACE_O_RELAXED. For a program's mapping of a file on a mount: RAMLACE_IOC_REFRESH.
  *
  * Returns 0, or -1 and sets errno: EINVAL negative, or beyond any file; EIO for bytes that were lost, or
  * for a file that was cut off and has fewer than the copy.
@@ -1195,7 +1211,7 @@ int ramlace_layout_get(struct ramlace_pool *pool, const char *path, struct ramla
 /**
  * Sets what new files in a directory inherit, or a file's own mode; hints that are 0, or NULL, are as
  * usual again. ENOTDIR for all else of a file: it was fixed when it was created. EBUSY for a file
- * that somebody has open and that has another mode. EINVAL for hints that make no sense.
+ * that somebody has open and that has others. EINVAL for hints that make no sense.
  */
 int ramlace_layout_set(struct ramlace_pool *pool,
                        const char *path,

@@ -1,16 +1,19 @@
 //! Range locks of an open file.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::LockKind;
+use ramlace_wire::Mode;
 
 use crate::answers::done;
 use crate::failure::invalid;
 use crate::open::open_file;
 use crate::pass::range_of;
 use crate::types::ramlace_file;
+use crate::views::{all_or_some, publish, refresh_copies};
 
 /// For ramlace_lock: others may hold shared locks of the same bytes.
 pub const RAMLACE_LOCK_SHARED: c_int = 1;
@@ -38,12 +41,15 @@ pub unsafe extern "C" fn ramlace_lock(
         let (range, kind) = (range_of(offset, length)?, kind_of(kind)?);
         if timeout_millis != 0 {
             let timeout = u64::try_from(timeout_millis).ok().map(Duration::from_millis);
-            return open.file.lock(range, kind, timeout);
+            open.file.lock(range, kind, timeout)?;
+        } else if !open.file.try_lock(range, kind)? {
+            return Err(Error::new(ErrorKind::Retry, "others hold these bytes locked"));
         }
-        if open.file.try_lock(range, kind)? {
+        if open.file.sharing() != Mode::Relaxed {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Retry, "others hold these bytes locked"))
+        let refreshed = refresh_copies(&open, all_or_some(offset, length)?);
+        refreshed.inspect_err(|_| _ = open.file.unlock(range))
     })
 }
 
@@ -51,7 +57,13 @@ pub unsafe extern "C" fn ramlace_lock(
 /// Returns 0, or -1 and sets errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_unlock(file: *mut ramlace_file, offset: i64, length: i64) -> c_int {
-    done(|| open_file(file)?.file.unlock(range_of(offset, length)?))
+    done(|| {
+        let (open, range) = (open_file(file)?, range_of(offset, length)?);
+        if open.file.sharing() == Mode::Relaxed {
+            publish(&open, all_or_some(offset, length)?, open.is_mapped.load(Ordering::Relaxed))?;
+        }
+        open.file.unlock(range)
+    })
 }
 
 fn kind_of(kind: c_int) -> Result<LockKind> {

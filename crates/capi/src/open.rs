@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use libc::mode_t;
 use ramlace_base::Result;
 use ramlace_client::{File, OpenOptions, Placing};
-use ramlace_wire::LayoutHints;
+use ramlace_wire::{LayoutHints, Mode};
 
 use crate::copies::Copies;
 use crate::failure::{guard, invalid};
@@ -42,11 +42,21 @@ const FLAGS_WITHOUT_EFFECT: c_int =
 /// What O_LARGEFILE is to the kernel where the C library calls it 0.
 const LARGEFILE_OF_THE_KERNEL: c_int = 0o100_000;
 
+/// A flag of ramlace_open: this open file sees what others change after ramlace_refresh, or when it takes a lock of these bytes.
+/// What it has read in small pieces it reads again without a message from what the program keeps (cache_bytes of struct
+/// ramlace_options; without that nothing is kept). Nobody waits for it, and it sees its own changes at once. A lock also refreshes its
+/// copies, and ramlace_unlock publishes what was stored into memory of the locked bytes.
+pub const RAMLACE_O_RELAXED: c_int = 1 << 28;
+/// A flag of ramlace_open: each read of this open file asks, also where the program keeps what it reads; ramlace_map and
+/// ramlace_view are EOPNOTSUPP, for others would see a store later.
+pub const RAMLACE_O_STRICT: c_int = 1 << 29;
+
 /// Opens a file, or creates it.
 ///
 /// flags: one of O_RDONLY, O_WRONLY and O_RDWR of <fcntl.h>, with any of O_CREAT, O_EXCL (with
 /// O_CREAT), O_TRUNC and O_APPEND; the last two need a file open for writing.
-/// O_CLOEXEC, O_NOCTTY, O_LARGEFILE and O_SYNC change nothing; every other flag is EINVAL.
+/// O_CLOEXEC, O_NOCTTY, O_LARGEFILE and O_SYNC change nothing; one of RAMLACE_O_RELAXED and RAMLACE_O_STRICT is
+/// about this open file alone, and where the file's own mode is stricter, that counts; every other flag is EINVAL.
 /// mode: permission bits of a file that is created, of which the process's umask takes some away.
 ///
 /// Returns NULL and sets errno: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG,
@@ -145,7 +155,13 @@ fn options_of(flags: c_int) -> Result<OpenOptions> {
         _ => return Err(invalid("the flags hold O_WRONLY and O_RDWR at once")),
     };
     let has = |flag: c_int| flags & flag != 0;
-    let known = libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_APPEND;
+    let known = libc::O_ACCMODE
+        | libc::O_CREAT
+        | libc::O_EXCL
+        | libc::O_TRUNC
+        | libc::O_APPEND
+        | RAMLACE_O_RELAXED
+        | RAMLACE_O_STRICT;
     let unknown = flags & !(known | FLAGS_WITHOUT_EFFECT);
     if unknown != 0 {
         return Err(invalid(format!("the flags 0{unknown:o} mean nothing to a pool")));
@@ -156,7 +172,14 @@ fn options_of(flags: c_int) -> Result<OpenOptions> {
     if !write && has(libc::O_APPEND) {
         return Err(invalid("O_APPEND needs O_WRONLY or O_RDWR"));
     }
+    let sharing = match (has(RAMLACE_O_RELAXED), has(RAMLACE_O_STRICT)) {
+        (false, false) => None,
+        (true, false) => Some(Mode::Relaxed),
+        (false, true) => Some(Mode::Strict),
+        (true, true) => return Err(invalid("a file is opened in relaxed mode or in strict mode")),
+    };
     Ok(OpenOptions {
+        sharing,
         read,
         write,
         create: has(libc::O_CREAT),
@@ -179,6 +202,9 @@ mod tests {
         let options = options_of(libc::O_WRONLY | libc::O_APPEND | libc::O_TRUNC | libc::O_SYNC).unwrap();
         assert!(!options.read && options.write && options.append && options.truncate && !options.create);
         assert!(options_of(libc::O_RDONLY).unwrap().read);
+        let sharing = |flags| options_of(libc::O_RDWR | flags).unwrap().sharing;
+        assert_eq!((sharing(0), sharing(RAMLACE_O_RELAXED)), (None, Some(Mode::Relaxed)));
+        assert_eq!(sharing(RAMLACE_O_STRICT | libc::O_CREAT), Some(Mode::Strict));
     }
 
     #[test]
@@ -203,6 +229,8 @@ mod tests {
             libc::O_RDWR | libc::O_TMPFILE,
             libc::O_RDONLY | libc::O_NONBLOCK,
             libc::O_RDONLY | libc::O_PATH,
+            libc::O_RDWR | RAMLACE_O_RELAXED | RAMLACE_O_STRICT,
+            libc::O_RDWR | 1 << 30,
             -1,
         ];
         for flags in wrong {

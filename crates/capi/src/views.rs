@@ -24,7 +24,7 @@ use crate::types::ramlace_file;
 /// into a copy stays there, and into shared memory it is fatal (SIGSEGV). shared: NULL is allowed.
 ///
 /// Returns the first byte, aligned to 2 MiB, which ramlace_unmap gives back, or NULL and sets errno: EINVAL for a
-/// file that has no, or fewer, bytes; EBADF not open for reading.
+/// file that has no, or fewer, bytes; EBADF not open for reading; EOPNOTSUPP opened with RAMLACE_O_STRICT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_view(
     file: *mut ramlace_file,
@@ -52,29 +52,49 @@ pub unsafe extern "C" fn ramlace_view(
 pub unsafe extern "C" fn ramlace_publish(file: *mut ramlace_file, offset: i64, length: i64) -> c_int {
     done(|| {
         let (open, range) = (open_file(file)?, all_or_some(offset, length)?);
-        let copies = open.copies.all()?;
-        // Another open file of the same may have been mapped, too.
-        let is_mapped = copies.is_empty() || open.is_mapped.load(Ordering::Relaxed);
-        if is_mapped && open.file.rights().write {
-            open.file.publish_range(range)?;
-        }
-        copies.iter().try_for_each(|copy| copy.publish_range(range).map(drop))
+        publish(&open, range, is_mapped(&open)?)
     })
+}
+
+/// Whether a publish is about the file's own memory as well: another open file of the same may have been mapped, too.
+pub(crate) fn is_mapped(open: &OpenFile) -> Result<bool> {
+    Ok(open.is_mapped.load(Ordering::Relaxed) || open.copies.all()?.is_empty())
 }
 
 /// Makes what others have published visible in the program's memory of the file: length bytes from offset on, 0 for all that
 /// follow. What was stored there and not published stays. Of what has not changed no bytes are fetched: that costs a
-/// message for each lane. The file's own memory, and reads, need no refresh. For a program's mapping of a file on a mount:
-/// RAMLACE_IOC_REFRESH.
+/// message for each lane. The file's own memory needs no refresh, nor do reads but those of a file that was opened with
+/// RAMLACE_O_RELAXED. For a program's mapping of a file on a mount: RAMLACE_IOC_REFRESH.
 ///
 /// Returns 0, or -1 and sets errno: EINVAL negative, or beyond any file; EIO for bytes that were lost, or
 /// for a file that was cut off and has fewer than the copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_refresh(file: *mut ramlace_file, offset: i64, length: i64) -> c_int {
-    done(|| {
-        let (open, range) = (open_file(file)?, all_or_some(offset, length)?);
-        open.copies.all()?.iter().try_for_each(|copy| copy.refresh_range(range))
-    })
+    done(|| refresh(&*open_file(file)?, all_or_some(offset, length)?))
+}
+
+/// Publishes what was stored into memory of a file, and into its own memory where that `is_mapped`.
+pub(crate) fn publish(open: &OpenFile, range: ByteRange, is_mapped: bool) -> Result<()> {
+    if is_mapped && open.file.rights().write {
+        open.file.publish_range(range)?;
+    }
+    let copies = open.copies.all()?;
+    let published = copies.iter().try_for_each(|copy| copy.publish_range(range).map(drop));
+    if !copies.is_empty() {
+        open.file.forget_kept(range);
+    }
+    published
+}
+
+/// Refreshes what was fetched, and what reads of the file have kept.
+pub(crate) fn refresh(open: &OpenFile, range: ByteRange) -> Result<()> {
+    open.file.refresh_range(range)?;
+    refresh_copies(open, range)
+}
+
+/// Refreshes what was fetched alone.
+pub(crate) fn refresh_copies(open: &OpenFile, range: ByteRange) -> Result<()> {
+    open.copies.all()?.iter().try_for_each(|copy| copy.refresh_range(range))
 }
 
 /// Where the memory begins, and whether it is the file's own.
@@ -84,6 +104,7 @@ fn view(open: &OpenFile, length: usize, grain: usize) -> Result<(*mut u8, bool)>
     if bytes == 0 || bytes > size {
         return Err(invalid(format!("a view of {bytes} bytes of a file that has {size}")));
     }
+    open.file.check_may_be_memory()?;
     let rights = open.file.rights();
     match open.file.map(rights.write) {
         Ok(mapping) => {
@@ -109,7 +130,7 @@ fn view(open: &OpenFile, length: usize, grain: usize) -> Result<(*mut u8, bool)>
 }
 
 /// A length of 0 goes as far as the file does.
-fn all_or_some(offset: i64, length: i64) -> Result<ByteRange> {
+pub(crate) fn all_or_some(offset: i64, length: i64) -> Result<ByteRange> {
     const LAST: u64 = i64::MAX as u64;
     let range = range_of(offset, length)?;
     match range {

@@ -93,6 +93,17 @@ impl Mode {
     pub fn named(name: &[u8]) -> Option<Mode> {
         Mode::ALL.into_iter().find(|mode| mode.name().as_bytes() == name)
     }
+
+    /// The stricter of two.
+    #[must_use]
+    pub fn or_stricter(self, other: Mode) -> Mode {
+        let strictness = |mode: &Mode| match mode {
+            Mode::Relaxed => 0,
+            Mode::Coherent => 1,
+            Mode::Strict => 2,
+        };
+        std::cmp::max_by_key(self, other, strictness)
+    }
 }
 
 impl fmt::Display for Mode {

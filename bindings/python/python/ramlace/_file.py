@@ -16,7 +16,7 @@ BUFFER_BYTES_DEFAULT = 1 << 20
 
 
 class Open(TypedDict):
-    """How the native module opens a file; the last four are for a new one."""
+    """How the native module opens a file; from the permissions to the copies it is about a new one."""
 
     read: bool
     write: bool
@@ -29,6 +29,7 @@ class Open(TypedDict):
     stripe_unit: int | None
     width: int | None
     copies: int | None
+    sharing: "_native.SharingMode | None"
 
 
 class Mode(NamedTuple):
@@ -196,6 +197,21 @@ class RawFile(io.RawIOBase):
         wanted = self._position if size is None else _offset(size)
         self._native.truncate(wanted)
         return wanted
+
+    @property
+    def sharing(self) -> "_native.SharingMode":
+        """The mode in which it sees what others change: as it was opened, or the file's own where that is stricter."""
+        self._check()
+        return self._native.sharing()
+
+    def refresh(self, offset: int = 0, length: int = 0) -> None:
+        """See what others have changed of ``length`` bytes from ``offset`` on (0: all that follow).
+
+        Of use in relaxed mode alone (``Pool.open``): else reads ask. Of what has not changed no bytes are fetched again.
+        """
+        self._check()
+        start = _offset(offset)
+        self._native.refresh(start, start + _offset(length) if length else (1 << 63) - 1)
 
     def sync(self) -> None:
         """Wait until size and times are settled at the servers (``os.fsync`` for a pool's file)."""

@@ -144,6 +144,7 @@ class Pool:
         stripe_unit: int | None = None,
         width: int | None = None,
         permissions: int = 0o666,
+        sharing: "_native.SharingMode | None" = None,
     ) -> _file.RawFile: ...
     @overload
     def open(
@@ -158,6 +159,7 @@ class Pool:
         stripe_unit: int | None = None,
         width: int | None = None,
         permissions: int = 0o666,
+        sharing: "_native.SharingMode | None" = None,
     ) -> Any: ...
     def open(
         self,
@@ -171,6 +173,7 @@ class Pool:
         stripe_unit: int | None = None,
         width: int | None = None,
         permissions: int = 0o666,
+        sharing: "_native.SharingMode | None" = None,
     ) -> Any:
         """Open a file as the built-in ``open`` does; the mode is ``rb`` unless told otherwise.
 
@@ -179,6 +182,11 @@ class Pool:
         (default: 1 MiB; 1 in text mode: flush each line). A new file gets ``permissions`` less
         the process's umask, and chunks of ``stripe_unit`` bytes (a power of two, 64 KiB or more)
         that go round ``width`` servers; by default as its directory says.
+
+        ``sharing`` is about this open file: ``"relaxed"`` sees what others have changed after ``refresh``, or when it
+        locks these bytes, and what it has read in small pieces it reads again from what ``cache_bytes`` of ``connect``
+        keep; with ``"strict"`` each read asks. Usually, and with ``"coherent"``, a read sees every write that has
+        returned. Where the file's own mode is stricter, that counts.
 
         Raises ValueError for a wrong mode, ramlace.Error for the rest.
         """
@@ -196,6 +204,7 @@ class Pool:
             "stripe_unit": stripe_unit,
             "width": width,
             "copies": None,
+            "sharing": sharing,
         }
         encoded = self._path(path)
         raw = _file.RawFile(self._client.open(encoded, how), _paths.decode(encoded), wanted)

@@ -7,6 +7,9 @@
 //!
 //! What is not believed is asked for, by one thread at a time; the others, and all for a while after a question that brought nothing,
 //! read as if there were no cache.
+//!
+//! What files keep that are open in relaxed mode needs no lease and is believed until it is refreshed ([`crate::bytes::relaxed`]). It takes
+//! its room from the same bytes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,6 +19,8 @@ use ramlace_base::{ByteRange, Generation, InodeId, limits};
 use ramlace_wire::Layout;
 use ramlace_wire::leases::DataRecall;
 
+use crate::bytes::lane_numbers::LaneNumbers;
+
 /// What is brought and kept as one: the least stripe unit, so that a block lies in one lane; and what a server reads at one moment.
 pub(crate) const BLOCK_BYTES: u64 = limits::STAGED_BYTES_MAX as u64;
 /// How long a server's word counts. The rest is for clocks that run at different rates.
@@ -24,14 +29,25 @@ const BELIEVED: Duration = Duration::from_millis(limits::DATA_RECALL_MILLIS - 1_
 /// What is kept, of all files.
 pub(crate) struct Blocks {
     files: HashMap<InodeId, Known>,
-    blocks: BTreeMap<(InodeId, u64), Block>,
+    blocks: BTreeMap<Place, Block>,
     /// The blocks in the order in which they were used.
-    order: BTreeMap<u64, (InodeId, u64)>,
+    order: BTreeMap<u64, Place>,
     bytes: u64,
     bytes_max: u64,
     uses: u64,
     /// How often everything was dropped.
     clears: u64,
+}
+
+/// Who keeps a block, and its number in the file.
+type Place = (Keeper, u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Keeper {
+    /// All that have a file open: by leases.
+    Leased(InodeId),
+    /// One open file in relaxed mode, by its number.
+    Relaxed(u64),
 }
 
 /// A file that is open.
@@ -76,6 +92,8 @@ struct Block {
     asked: Instant,
     lane: Option<u16>,
     used: u64,
+    /// Of what is kept without a lease: which state of its lane it has at least.
+    numbers: Option<Arc<LaneNumbers>>,
 }
 
 /// A moment, of one file: what comes meanwhile is kept only when nothing of it was recalled.
@@ -144,7 +162,7 @@ impl Blocks {
         known.opens -= 1;
         if known.opens == 0 {
             self.files.remove(&inode);
-            self.drop_blocks(inode, |_, _| true);
+            self.drop_blocks(Keeper::Leased(inode), |_, _| true);
         }
     }
 
@@ -159,7 +177,8 @@ impl Blocks {
             return Found::Read(0);
         }
         let (number, start) = (offset / BLOCK_BYTES, (offset % BLOCK_BYTES) as usize);
-        if let Some(block) = self.blocks.get_mut(&(inode, number))
+        let place = (Keeper::Leased(inode), number);
+        if let Some(block) = self.blocks.get_mut(&place)
             // A file that has grown has more than its last block.
             && let Some(bytes) = block.bytes.get(start..start + there)
         {
@@ -169,7 +188,7 @@ impl Blocks {
                 self.uses += 1;
                 self.order.remove(&block.used);
                 block.used = self.uses;
-                self.order.insert(block.used, (inode, number));
+                self.order.insert(block.used, place);
                 return Found::Read(there);
             }
             if let Some(lane) = block.lane {
@@ -179,7 +198,7 @@ impl Blocks {
         let found = self.ask(inode, Question::Block(number), now);
         if found != Found::Nothing {
             // So that nothing older is found beside what is brought.
-            self.drop_block((inode, number));
+            self.drop_block(place);
         }
         found
     }
@@ -218,12 +237,16 @@ impl Blocks {
         let (layout, number) = (known.layout, brought.number);
         let lane = (number * BLOCK_BYTES / layout.stripe_unit) % u64::from(layout.width);
         let lane = (!brought.inline).then_some(lane as u16);
+        let block = Block { bytes: brought.bytes, asked: brought.asked, lane, used: 0, numbers: None };
+        self.insert((Keeper::Leased(inode), number), block);
+    }
+
+    fn insert(&mut self, place: Place, block: Block) {
         self.uses += 1;
-        self.drop_block((inode, number));
-        self.bytes += brought.bytes.len() as u64;
-        self.order.insert(self.uses, (inode, number));
-        let block = Block { bytes: brought.bytes, asked: brought.asked, lane, used: self.uses };
-        self.blocks.insert((inode, number), block);
+        self.drop_block(place);
+        self.bytes += block.bytes.len() as u64;
+        self.order.insert(self.uses, place);
+        self.blocks.insert(place, Block { used: self.uses, ..block });
         while self.bytes > self.bytes_max
             && let Some((_, oldest)) = self.order.first_key_value()
         {
@@ -240,9 +263,9 @@ impl Blocks {
         if known.generation != leased.generation {
             known.generation = leased.generation;
             known.recalls += 1;
-            self.drop_blocks(inode, |_, _| true);
+            self.drop_blocks(Keeper::Leased(inode), |_, _| true);
         } else if !leased.inline {
-            self.drop_blocks(inode, |_, block| block.lane.is_none());
+            self.drop_blocks(Keeper::Leased(inode), |_, block| block.lane.is_none());
         }
     }
 
@@ -256,7 +279,7 @@ impl Blocks {
         current: bool,
     ) {
         if !current {
-            self.drop_blocks(inode, |_, block| block.lane == Some(lane));
+            self.drop_blocks(Keeper::Leased(inode), |_, block| block.lane == Some(lane));
         } else if let Some(known) = self.known_at(inode, moment) {
             known.lanes.insert(lane, asked);
         }
@@ -276,12 +299,53 @@ impl Blocks {
         let Some(known) = self.files.get_mut(&inode) else { return };
         known.recalls += 1;
         let (layout, recalled) = (known.layout, ByteRange { start, end });
-        self.drop_blocks(inode, |number, _| {
-            let block = ByteRange { start: number * BLOCK_BYTES, end: (number + 1) * BLOCK_BYTES };
+        self.drop_blocks(Keeper::Leased(inode), |number, _| {
+            let block = bytes_of(number);
             lane.is_none_or(|lane| {
                 !ramlace_layout::lane_span(&layout, lane, block).intersection(recalled).is_empty()
             })
         });
+    }
+
+    /// Reads what a file keeps that is open in relaxed mode; `None`: not all of it.
+    pub(crate) fn read_relaxed(&mut self, open: u64, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        let place = (Keeper::Relaxed(open), offset / BLOCK_BYTES);
+        let start = (offset % BLOCK_BYTES) as usize;
+        let block = self.blocks.get_mut(&place)?;
+        // Where the file ended it may go on by now.
+        buffer.copy_from_slice(block.bytes.get(start..start + buffer.len())?);
+        self.uses += 1;
+        self.order.remove(&block.used);
+        block.used = self.uses;
+        self.order.insert(block.used, place);
+        Some(buffer.len())
+    }
+
+    /// Keeps a block for it, which was read after these numbers were taken.
+    pub(crate) fn keep_relaxed(
+        &mut self,
+        open: u64,
+        number: u64,
+        bytes: Arc<[u8]>,
+        numbers: Option<Arc<LaneNumbers>>,
+    ) {
+        let block = Block { bytes, asked: Instant::now(), lane: None, used: 0, numbers };
+        self.insert((Keeper::Relaxed(open), number), block);
+    }
+
+    /// The blocks that it keeps of a range, and what is known of each.
+    pub(crate) fn of_relaxed(&self, open: u64, range: ByteRange) -> Vec<(ByteRange, Option<Arc<LaneNumbers>>)> {
+        let keeper = Keeper::Relaxed(open);
+        let blocks = self.blocks.range((keeper, range.start / BLOCK_BYTES)..=(keeper, u64::MAX));
+        blocks
+            .map(|((_, number), block)| (bytes_of(*number), block.numbers.clone()))
+            .take_while(|(block, _)| block.start < range.end)
+            .collect()
+    }
+
+    /// What it keeps of a range goes.
+    pub(crate) fn drop_relaxed(&mut self, open: u64, range: ByteRange) {
+        self.drop_blocks(Keeper::Relaxed(open), |number, _| !bytes_of(number).intersection(range).is_empty());
     }
 
     /// All of it is worth nothing.
@@ -302,19 +366,24 @@ impl Blocks {
         self.files.get_mut(&inode).filter(|known| (known.recalls, clears) == moment)
     }
 
-    fn drop_blocks(&mut self, inode: InodeId, goes: impl Fn(u64, &Block) -> bool) {
-        let all = self.blocks.range((inode, 0)..=(inode, u64::MAX));
+    fn drop_blocks(&mut self, keeper: Keeper, goes: impl Fn(u64, &Block) -> bool) {
+        let all = self.blocks.range((keeper, 0)..=(keeper, u64::MAX));
         let gone: Vec<_> =
             all.filter(|((_, number), block)| goes(*number, block)).map(|(at, _)| *at).collect();
         gone.into_iter().for_each(|at| self.drop_block(at));
     }
 
-    fn drop_block(&mut self, at: (InodeId, u64)) {
+    fn drop_block(&mut self, at: Place) {
         if let Some(block) = self.blocks.remove(&at) {
             self.order.remove(&block.used);
             self.bytes -= block.bytes.len() as u64;
         }
     }
+}
+
+/// Which bytes of the file a block has.
+fn bytes_of(number: u64) -> ByteRange {
+    ByteRange { start: number * BLOCK_BYTES, end: (number + 1) * BLOCK_BYTES }
 }
 
 #[cfg(test)]

@@ -250,3 +250,61 @@ fn all_that_is_kept_goes_at_once() {
     bring_since(&mut blocks, 0, before, now);
     assert!(kept(&blocks).is_empty());
 }
+
+// SEMANTICS 143.1
+#[test]
+fn what_a_relaxed_open_keeps_is_its_own_until_it_refreshes() {
+    let now = Instant::now();
+    let mut blocks = opened(2, 4 * BLOCK_BYTES, now);
+    let full = |byte: u8| -> Arc<[u8]> { Arc::from(vec![byte; BLOCK_BYTES as usize]) };
+    let mut buffer = [0; 10];
+    bring(&mut blocks, 0, now);
+    blocks.keep_relaxed(1, 0, full(11), None);
+    blocks.keep_relaxed(2, 0, full(22), None);
+    assert_eq!(blocks.read_relaxed(1, &mut buffer, 5), Some(10));
+    assert_eq!(buffer, [11; 10]);
+    assert_eq!(blocks.read_relaxed(3, &mut buffer, 5), None);
+    // Neither a recall nor a lease that is over is anything to them.
+    blocks.recall(&DataRecall { number: 1, inode: FILE, lane: None, start: 0, end: u64::MAX });
+    blocks.close(FILE);
+    assert_eq!(blocks.read_relaxed(2, &mut buffer, 0), Some(10));
+    blocks.drop_relaxed(2, ByteRange { start: BLOCK_BYTES, end: u64::MAX });
+    assert_eq!(blocks.read_relaxed(2, &mut buffer, 0), Some(10));
+    blocks.drop_relaxed(2, ByteRange { start: 5, end: 6 });
+    assert_eq!(blocks.read_relaxed(2, &mut buffer, 0), None);
+    assert_eq!(blocks.read_relaxed(1, &mut buffer, 0), Some(10));
+}
+
+// SEMANTICS 143.1
+#[test]
+fn behind_the_end_of_what_a_relaxed_open_keeps_it_asks() {
+    let mut blocks = Blocks::new(4 * BLOCK_BYTES);
+    blocks.keep_relaxed(1, 3, Arc::from(vec![7; 100]), None);
+    let at = |blocks: &mut Blocks, offset, length: usize| {
+        blocks.read_relaxed(1, &mut vec![0; length], 3 * BLOCK_BYTES + offset)
+    };
+    assert_eq!(at(&mut blocks, 90, 10), Some(10));
+    assert_eq!(
+        (at(&mut blocks, 91, 10), at(&mut blocks, 100, 1), at(&mut blocks, 500, 1)),
+        (None, None, None)
+    );
+    let of = |blocks: &Blocks, start, end| blocks.of_relaxed(1, ByteRange { start, end }).len();
+    let (begin, end) = (3 * BLOCK_BYTES, 4 * BLOCK_BYTES);
+    assert_eq!(
+        (of(&blocks, begin, begin + 1), of(&blocks, end - 1, end), of(&blocks, end, u64::MAX)),
+        (1, 1, 0)
+    );
+}
+
+// SEMANTICS 139.2
+#[test]
+fn relaxed_opens_take_their_room_from_the_same_bytes() {
+    let now = Instant::now();
+    let mut blocks = opened(1, 4 * BLOCK_BYTES, now);
+    for number in 0..3 {
+        bring(&mut blocks, number, now);
+        blocks.keep_relaxed(1, number, Arc::from(vec![9; BLOCK_BYTES as usize]), None);
+    }
+    assert_eq!(kept(&blocks), [1, 2, 1, 2]);
+    assert_eq!(blocks.read_relaxed(1, &mut [0; 4], 0), None);
+}

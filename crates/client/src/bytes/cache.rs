@@ -8,18 +8,20 @@
 //! The cache answers a read or has nothing to say of it: it makes no errors. It asks only servers that answer and whose recalls are heard,
 //! and waits for them no longer than [`PATIENCE_MILLIS_MAX`]; then the read goes its usual way, with all of its time.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, limits};
+use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result, ServerId, limits};
 use ramlace_sync::{Mutex, MutexGuard};
-use ramlace_wire::Layout;
+use ramlace_wire::{Layout, Mode};
 use ramlace_wire::leases::{DataRecall, Leased as LeasedPart, Recall};
 
 use crate::bytes::blocks::{Asking, BLOCK_BYTES, Blocks, Brought, Found, Leased, Question};
 use crate::bytes::cache_worker::{Work, Worker};
-use crate::bytes::keeping::{CachedReads, ReadCache};
+use crate::bytes::keeping::{CachedReads, ReadCache, RelaxedReads};
+use crate::bytes::lane_numbers::LaneNumbers;
 use crate::bytes::pages::Noted;
 use crate::fork::PerFork;
 use crate::hearers::DataLeases;
@@ -66,6 +68,22 @@ struct CachedFile {
     file: Mutex<Option<Arc<File>>>,
     /// That may not read it.
     refused: AtomicBool,
+}
+
+/// What one open file in relaxed mode keeps. Lock order: `since`, then the process's blocks.
+struct RelaxedFile {
+    process: Arc<Process>,
+    /// Among all of this process.
+    number: u64,
+    since: Mutex<Since>,
+}
+
+/// What counts at this moment.
+#[derive(Default)]
+struct Since {
+    moment: u64,
+    /// The numbers that lanes had, taken since the last refresh.
+    lanes: HashMap<u16, Arc<LaneNumbers>>,
 }
 
 /// A question of this thread.
@@ -164,7 +182,14 @@ impl ReadCache for ByteCache {
             refused: AtomicBool::new(false),
         }))
     }
+
+    fn open_relaxed(&self) -> Result<Box<dyn RelaxedReads>> {
+        let number = RELAXED_OPENS.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(RelaxedFile { process: self.process()?.clone(), number, since: Mutex::default() }))
+    }
 }
+
+static RELAXED_OPENS: AtomicU64 = AtomicU64::new(0);
 
 impl CachedReads for CachedFile {
     fn read(&self, path: &[u8], buffer: &mut [u8], offset: u64) -> Option<usize> {
@@ -372,9 +397,66 @@ impl DataLeases for Hearer {
     }
 }
 
+impl RelaxedReads for RelaxedFile {
+    fn read(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        self.process.lock().read_relaxed(self.number, buffer, offset)
+    }
+
+    fn moment(&self) -> u64 {
+        self.since.lock().moment
+    }
+
+    fn lane_number(&self, lane: u16) -> Option<Arc<LaneNumbers>> {
+        self.since.lock().lanes.get(&lane).cloned()
+    }
+
+    fn learn_lane(&self, moment: u64, lane: u16, number: Arc<LaneNumbers>) {
+        let mut since = self.since.lock();
+        if since.moment == moment {
+            since.lanes.entry(lane).or_insert(number);
+        }
+    }
+
+    fn keep(&self, moment: u64, number: u64, bytes: Arc<[u8]>, numbers: Option<Arc<LaneNumbers>>) {
+        // As long as this is held nothing is dropped or refreshed.
+        let since = self.since.lock();
+        if since.moment == moment {
+            self.process.lock().keep_relaxed(self.number, number, bytes, numbers);
+        }
+    }
+
+    fn begin_refresh(&self, range: ByteRange) -> Vec<(ByteRange, Option<Arc<LaneNumbers>>)> {
+        let mut since = self.since.lock();
+        since.moment += 1;
+        since.lanes.clear();
+        self.process.lock().of_relaxed(self.number, range)
+    }
+
+    fn drop_range(&self, range: ByteRange) {
+        let mut since = self.since.lock();
+        since.moment += 1;
+        self.process.lock().drop_relaxed(self.number, range);
+    }
+}
+
+impl Drop for RelaxedFile {
+    fn drop(&mut self) {
+        self.process.lock().drop_relaxed(self.number, ByteRange { start: 0, end: u64::MAX });
+    }
+}
+
 impl File {
+    /// Reads what this process keeps, or brings and keeps it; `None`: read without that.
+    pub(crate) fn read_kept_here(&self, buffer: &mut [u8], offset: u64) -> Option<Result<usize>> {
+        match self.sharing() {
+            Mode::Coherent => self.read_cached(buffer, offset).map(Ok),
+            Mode::Relaxed => self.read_relaxed(buffer, offset),
+            Mode::Strict => None,
+        }
+    }
+
     /// Reads from the cache, where there is one and it has these bytes or brings them; `None`: read without it.
-    pub(crate) fn read_cached(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
         let cache = self.pool().cache()?;
         let last = offset.checked_add((buffer.len() as u64).checked_sub(1)?)?;
         if !self.rights().read || offset / BLOCK_BYTES != last / BLOCK_BYTES {

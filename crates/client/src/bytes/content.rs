@@ -16,8 +16,8 @@ use crate::names::open_inode::Size;
 impl File {
     /// Reads at `offset` until the buffer is full or the file ends; returns the bytes read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        if let Some(bytes) = self.read_cached(buffer, offset) {
-            return Ok(bytes);
+        if let Some(read) = self.read_kept_here(buffer, offset) {
+            return read;
         }
         self.read_into(&mut Memory::of_slice(buffer, offset), offset)
     }
@@ -238,6 +238,7 @@ impl File {
             return Ok(0);
         }
         let written = ByteRange { start: offset, end: offset + length };
+        let _changing = self.changing(written);
         if let Some(bytes) =
             self.begin_lanes(handle, memory, written, pages).map_err(|error| self.tell(error))?
         {

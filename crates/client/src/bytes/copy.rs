@@ -44,6 +44,7 @@ impl File {
         if grain == 0 {
             return Err(Error::new(ErrorKind::Invalid, "a copy is merged in grains of at least one byte"));
         }
+        self.check_may_be_memory()?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let block = (REFRESH_BYTES_MAX / grain).max(1) as u64 * grain as u64;
         let copy = Copy {

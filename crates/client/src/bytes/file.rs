@@ -6,7 +6,7 @@ use ramlace_wire::{Attributes, FileAttributes, Layout, Mode};
 
 use crate::Pool;
 use crate::backoff::Backoff;
-use crate::bytes::keeping::CachedReads;
+use crate::bytes::keeping::{CachedReads, RelaxedReads};
 use crate::fork::PerFork;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
@@ -24,12 +24,16 @@ pub struct File {
     pub(crate) append: bool,
     layout: Layout,
     mode: Option<Mode>,
+    /// How this open file sees what others change.
+    pub(crate) sharing: Mode,
     named: FileAttributes,
     /// As it was opened, for messages; empty when it was opened by inode.
     pub(crate) path: Vec<u8>,
     handles: PerFork<Handle>,
     /// What of it is kept, once something was read.
     pub(crate) cached: PerFork<Box<dyn CachedReads>>,
+    /// The same where it is open in relaxed mode.
+    pub(crate) relaxed: PerFork<Box<dyn RelaxedReads>>,
 }
 
 impl File {
@@ -45,10 +49,12 @@ impl File {
             append: false,
             layout,
             mode: opened.info.hints.mode,
+            sharing: Mode::Coherent,
             named: opened.info.named.clone(),
             path: Vec::new(),
             handles: PerFork::with(handle),
             cached: PerFork::new(),
+            relaxed: PerFork::new(),
         })
     }
 
@@ -74,6 +80,12 @@ impl File {
     #[must_use]
     pub fn mode(&self) -> Option<Mode> {
         self.mode
+    }
+
+    /// The mode of this open file: what it was opened in ([`crate::OpenOptions::sharing`]), or the file's own where that is stricter.
+    #[must_use]
+    pub fn sharing(&self) -> Mode {
+        self.sharing
     }
 
     /// Named bytes from its creation.

@@ -178,6 +178,7 @@ impl File {
     pub fn publish_range(&self, range: ByteRange) -> Result<()> {
         self.needs_writing()?;
         let handle = self.handle()?;
+        let _changing = self.changing(range);
         handle.session.touch(&handle.open);
         self.sync()?;
         // Nobody maps what lives with its inode.
@@ -188,6 +189,7 @@ impl File {
     }
 
     fn try_map(&self, writable: bool) -> Result<Mapping> {
+        self.check_may_be_memory()?;
         if !self.rights().read || (writable && !self.rights().write) {
             return Err(Error::new(ErrorKind::BadHandle, "it was not opened for what the mapping needs"));
         }

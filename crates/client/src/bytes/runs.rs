@@ -113,6 +113,7 @@ impl File {
             return self.write_from(&mut memory, start);
         }
         let handle = self.handle()?;
+        let _changing = self.changing(reach.hull);
         let inline = self.write_runs_inline(handle, tiles, reach, &memory);
         if inline.map_err(|error| self.tell(error))? {
             return Ok(length);

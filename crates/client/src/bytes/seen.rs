@@ -6,38 +6,15 @@
 
 use std::sync::Arc;
 
-use ramlace_base::{ByteRange, Generation, Result};
+use ramlace_base::{ByteRange, Result, limits};
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::coordination::{WatchAnswer, WatchChange};
 
 use crate::bytes::file::File;
+use crate::bytes::lane_numbers::LaneNumbers;
 use crate::bytes::transfer::{Direction, Memory};
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
-
-/// The numbers of a file's lanes at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LaneNumbers {
-    generation: Generation,
-    /// By lane; `None`: not asked.
-    lanes: Vec<Option<u64>>,
-}
-
-impl LaneNumbers {
-    /// What had both states has at most this one. `None` where nothing of the kind is known: the file was cut off between them.
-    fn older(mut self, other: &LaneNumbers) -> Option<LaneNumbers> {
-        if self.generation != other.generation {
-            return None;
-        }
-        for (mine, theirs) in self.lanes.iter_mut().zip(&other.lanes) {
-            *mine = match (*mine, *theirs) {
-                (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
-                (known, None) | (None, known) => known,
-            };
-        }
-        Some(self)
-    }
-}
 
 /// The states of a copy's blocks, which are all of one size but for the last.
 pub(crate) struct Seen {
@@ -97,13 +74,23 @@ impl Seen {
 impl File {
     /// The numbers of the lanes that a range touches, at this moment. `None` while the bytes live with their inode.
     pub(crate) fn lane_numbers(&self, range: ByteRange) -> Result<Option<LaneNumbers>> {
+        self.numbers_of(range, |_| true)
+    }
+
+    /// The number of all of one lane, likewise.
+    pub(crate) fn lane_number(&self, lane: u16) -> Result<Option<LaneNumbers>> {
+        self.numbers_of(ByteRange { start: 0, end: limits::FILE_BYTES_MAX }, |other| other == lane)
+    }
+
+    fn numbers_of(&self, range: ByteRange, wanted: impl Fn(u16) -> bool) -> Result<Option<LaneNumbers>> {
         let handle = self.handle()?;
         let ask = |size: Size| {
             if handle.open.is_inline() {
                 return Ok(None);
             }
             let mut lanes = vec![None; usize::from(self.layout().width)];
-            for (lane, target, span) in self.spans(handle, size, range)? {
+            let spans = self.spans(handle, size, range)?;
+            for (lane, target, span) in spans.into_iter().filter(|(lane, ..)| wanted(*lane)) {
                 lanes[usize::from(lane)] = Some(self.ask_number(handle, target, span, None)?.number);
             }
             Ok(Some(LaneNumbers { generation: size.generation, lanes }))
@@ -164,6 +151,8 @@ impl File {
 
 #[cfg(test)]
 mod tests {
+    use ramlace_base::Generation;
+
     use super::*;
 
     const UNIT: u64 = 64;

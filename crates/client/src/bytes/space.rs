@@ -22,6 +22,7 @@ impl File {
         self.needs_writing()?;
         let handle = self.handle()?;
         let written = handle.open.written();
+        let _changing = self.changing(ByteRange { start: size, end: u64::MAX });
         // What a mode says now is no matter to who has it open for writing.
         let change = || handle.session.truncate(self.inode(), size);
         let attributes = crate::acting::for_nobody(change).map_err(|error| self.tell(error))?;
@@ -99,6 +100,7 @@ impl File {
         let handle = self.handle()?;
         self.promote(handle).map_err(|error| self.tell(error))?;
         let session = &handle.session;
+        let _changing = self.changing(range);
         let punch = |size: Size| {
             self.each_lane(handle, size, range, |target, span| {
                 let request = PunchChunk { target, offset: span.start, length: span.length() };

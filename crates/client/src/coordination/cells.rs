@@ -44,6 +44,7 @@ impl File {
         }
         let range = ByteRange::at(offset, CELL_BYTES)
             .ok_or_else(|| Error::new(ErrorKind::Invalid, "no file has a cell there"))?;
+        let _changing = self.changing(range);
         if let Some(changed) = self.change_inline_cell(handle, offset, change)? {
             return Ok(changed);
         }

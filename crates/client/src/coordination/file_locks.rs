@@ -38,6 +38,9 @@ impl File {
     /// The lock is this open file's: it is kept from every other open file, of this process too, and from
     /// programs that lock by `fcntl` on a mount. It ends by [`File::unlock`], with the file, and with the process.
     ///
+    /// Where this file is open in relaxed mode ([`crate::OpenOptions::sharing`]), what it reads of these bytes is from then on what was
+    /// published before the lock was granted.
+    ///
     /// Errors: `TimedOut` when it was not granted in time; `BadHandle` for an exclusive lock of a file that is not open for writing.
     pub fn lock(&self, range: ByteRange, kind: LockKind, timeout: Option<Duration>) -> Result<()> {
         self.lock_with(range, kind, timeout, || Ok(()))
@@ -46,6 +49,17 @@ impl File {
     /// The same; `pause` is asked several times a second whether to go on waiting.
     #[doc(hidden)]
     pub fn lock_with(
+        &self,
+        range: ByteRange,
+        kind: LockKind,
+        timeout: Option<Duration>,
+        pause: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        self.wait_for_lock(range, kind, timeout, pause)?;
+        self.refresh_locked(range)
+    }
+
+    fn wait_for_lock(
         &self,
         range: ByteRange,
         kind: LockKind,
@@ -89,7 +103,17 @@ impl File {
 
     /// Locks a range when nobody is in the way; whether it did.
     pub fn try_lock(&self, range: ByteRange, kind: LockKind) -> Result<bool> {
-        Ok(self.set_lock(&self.own_lock(range, Some(kind))?)?.is_some())
+        let locked = self.set_lock(&self.own_lock(range, Some(kind))?)?.is_some();
+        if locked {
+            self.refresh_locked(range)?;
+        }
+        Ok(locked)
+    }
+
+    /// A lock was granted. It is none where what it stands for cannot be had.
+    fn refresh_locked(&self, range: ByteRange) -> Result<()> {
+        let end = if range.start >= range.end { LOCK_END } else { range.end };
+        self.refresh_range(ByteRange { end, ..range }).inspect_err(|_| _ = self.unlock(range))
     }
 
     /// Unlocks a range. Bytes that are not locked stay so.

@@ -2,7 +2,7 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_wire::namespace::{Create, CreateUnnamed, NewMode, Open, OpenEntry, Opened};
-use ramlace_wire::{FileAttributes, FileKind, LayoutHints};
+use ramlace_wire::{FileAttributes, FileKind, LayoutHints, Mode};
 
 use crate::Pool;
 use crate::backoff::Backoff;
@@ -37,6 +37,12 @@ pub struct OpenOptions {
     pub placing: Placing,
     /// Named bytes of a new file.
     pub named: FileAttributes,
+    /// How this open file sees what others change; `None`: coherently. Where the file has a mode of its own that is stricter, that counts.
+    ///
+    /// `Relaxed`: what it has read in small pieces it may read again from what this process keeps ([`crate::ConnectOptions::cache_bytes`]),
+    /// whatever others have changed, until [`File::refresh_range`] or until it takes a lock of these bytes. Nobody waits for it.
+    /// `Strict`: every read asks, and nothing of it is mapped or copied into memory, where others would see a store later.
+    pub sharing: Option<Mode>,
 }
 
 impl Default for OpenOptions {
@@ -52,6 +58,7 @@ impl Default for OpenOptions {
             hints: LayoutHints::default(),
             placing: Placing::Usual,
             named: FileAttributes::new(),
+            sharing: None,
         }
     }
 }
@@ -90,6 +97,11 @@ impl OpenOptions {
             wish: pool.session()?.layout_wish(self.hints, unit_min, here),
             named: self.named.clone(),
         })
+    }
+
+    /// The mode of an open file that has this one of its own.
+    fn sharing_of(&self, own: Option<Mode>) -> Mode {
+        self.sharing.map_or(Mode::Coherent, |asked| asked.or_stricter(own.unwrap_or(asked)))
     }
 
     fn rights(&self) -> Result<Rights> {
@@ -152,6 +164,7 @@ impl File {
         };
         file.path = path.to_vec();
         file.append = options.append;
+        file.sharing = options.sharing_of(file.mode());
         if options.truncate && !opened.created && opened.info.attributes.size > 0 {
             file.truncate(0)?;
         }

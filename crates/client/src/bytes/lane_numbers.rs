@@ -1,0 +1,27 @@
+//! The numbers that servers give to changes of a file's lanes: which state of them somebody has.
+
+use ramlace_base::Generation;
+
+/// The numbers of a file's lanes at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LaneNumbers {
+    pub(crate) generation: Generation,
+    /// By lane; `None`: not asked.
+    pub(crate) lanes: Vec<Option<u64>>,
+}
+
+impl LaneNumbers {
+    /// What had both states has at most this one. `None` where nothing of the kind is known: the file was cut off between them.
+    pub(crate) fn older(mut self, other: &LaneNumbers) -> Option<LaneNumbers> {
+        if self.generation != other.generation {
+            return None;
+        }
+        for (mine, theirs) in self.lanes.iter_mut().zip(&other.lanes) {
+            *mine = match (*mine, *theirs) {
+                (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
+                (known, None) | (None, known) => known,
+            };
+        }
+        Some(self)
+    }
+}

@@ -1,0 +1,149 @@
+//! One open file in relaxed mode: what it has read in small pieces it reads again from what this process keeps, without a message and
+//! without a lease, until it refreshes. So nobody waits for it, and it sees its own changes alone.
+//!
+//! Before anything of a lane is read its number is taken, once until the next refresh: so a refresh asks by numbers what has changed, and what
+//! has not is kept and moves no byte. What bytes live with their inode has no number, and is read anew.
+
+use std::sync::Arc;
+
+use ramlace_base::{ByteRange, Error, ErrorKind, Result};
+use ramlace_wire::Mode;
+
+use crate::bytes::blocks::BLOCK_BYTES;
+use crate::bytes::file::File;
+use crate::bytes::keeping::RelaxedReads;
+use crate::bytes::lane_numbers::LaneNumbers;
+use crate::bytes::memory::Memory;
+
+/// This open file changes bytes, until it is dropped: then it reads them anew.
+pub(crate) struct Changing<'a> {
+    file: &'a File,
+    range: ByteRange,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if let Some(kept) = self.file.relaxed.get() {
+            kept.drop_range(self.range);
+        }
+    }
+}
+
+impl File {
+    /// Makes what others have changed and published of a range visible to reads of this open file. That is of use in relaxed mode alone
+    /// ([`crate::OpenOptions::sharing`]): else reads ask. What has not changed is kept.
+    ///
+    /// Errors: what was kept of the range is kept still.
+    pub fn refresh_range(&self, range: ByteRange) -> Result<()> {
+        let Some(kept) = self.relaxed.get() else { return Ok(()) };
+        let mut parts = vec![kept.begin_refresh(range)];
+        // All of it, half of it, and half of that, as long as something of it has changed.
+        while let Some(mut part) = parts.pop() {
+            let (Some((first, _)), Some((last, _))) = (part.first(), part.last()) else { continue };
+            let span = ByteRange { start: first.start, end: last.end };
+            let has_changed = match oldest(&part) {
+                Some(numbers) => self.has_changed(span, &numbers)?,
+                None => true,
+            };
+            match part.len() {
+                _ if !has_changed => {}
+                1 => kept.drop_range(span),
+                blocks => {
+                    parts.push(part.split_off(blocks / 2));
+                    parts.push(part);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether stores into memory may stand for what this open file has: in strict mode others would see them too late.
+    ///
+    /// Errors: `Unsupported`, then.
+    pub fn check_may_be_memory(&self) -> Result<()> {
+        if self.sharing() != Mode::Strict {
+            return Ok(());
+        }
+        let text = "it is open in strict mode, and what is stored into memory of this process others see later; \
+                    read and write it, or open it in another mode";
+        Err(Error::new(ErrorKind::Unsupported, text))
+    }
+
+    /// Reads of this open file keep nothing of a range any longer: something else of this program has changed it.
+    pub fn forget_kept(&self, range: ByteRange) {
+        drop(self.changing(range));
+    }
+
+    /// This open file is about to change bytes.
+    pub(crate) fn changing(&self, range: ByteRange) -> Option<Changing<'_>> {
+        (self.sharing() == Mode::Relaxed).then_some(Changing { file: self, range })
+    }
+
+    /// Reads what is kept, or brings a block and keeps it. `None`: nothing is kept of such a read.
+    pub(crate) fn read_relaxed(&self, buffer: &mut [u8], offset: u64) -> Option<Result<usize>> {
+        let cache = self.pool().cache()?;
+        let last = offset.checked_add((buffer.len() as u64).checked_sub(1)?)?;
+        if !self.rights().read || offset / BLOCK_BYTES != last / BLOCK_BYTES {
+            return None;
+        }
+        // In the name of a session that has ended nothing is read.
+        if self.handle().is_ok_and(|handle| handle.session.is_ended()) {
+            return None;
+        }
+        let kept = self.relaxed.get_or_make(|| cache.open_relaxed()).ok()?;
+        if let Some(bytes) = kept.read(buffer, offset) {
+            return Some(Ok(bytes));
+        }
+        Some(self.bring_relaxed(&**kept, buffer, offset))
+    }
+
+    fn bring_relaxed(&self, kept: &dyn RelaxedReads, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let (number, start) = (offset / BLOCK_BYTES, offset / BLOCK_BYTES * BLOCK_BYTES);
+        let moment = kept.moment();
+        let numbers = self.number_before(kept, moment, start)?;
+        let mut bytes = vec![0; BLOCK_BYTES as usize];
+        let read = self.read_into(&mut Memory::of_slice(&mut bytes, start), start)?;
+        bytes.truncate(read);
+        let there = bytes.get((offset - start) as usize..).unwrap_or_default();
+        let count = there.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&there[..count]);
+        // Behind the end there is nothing to keep.
+        if !bytes.is_empty() {
+            kept.keep(moment, number, bytes.into(), numbers);
+        }
+        Ok(count)
+    }
+
+    /// The number that the lane had which has a byte, before that is read.
+    fn number_before(
+        &self,
+        kept: &dyn RelaxedReads,
+        moment: u64,
+        start: u64,
+    ) -> Result<Option<Arc<LaneNumbers>>> {
+        let layout = self.layout();
+        let lane = ((start / layout.stripe_unit) % u64::from(layout.width)) as u16;
+        if let Some(number) = kept.lane_number(lane) {
+            return Ok(Some(number));
+        }
+        let Some(number) = self.lane_number(lane)?.map(Arc::new) else { return Ok(None) };
+        kept.learn_lane(moment, lane, number.clone());
+        Ok(Some(number))
+    }
+}
+
+/// The oldest state of all blocks; `None`: of some that is not known.
+fn oldest(blocks: &[(ByteRange, Option<Arc<LaneNumbers>>)]) -> Option<LaneNumbers> {
+    let mut numbers = blocks.iter().map(|(_, numbers)| numbers.as_ref());
+    let mut last = numbers.next()??;
+    let mut oldest = LaneNumbers::clone(last);
+    for numbers in numbers {
+        let numbers = numbers?;
+        // Most of them were read after one number was taken.
+        if !Arc::ptr_eq(numbers, last) {
+            oldest = oldest.older(numbers)?;
+            last = numbers;
+        }
+    }
+    Some(oldest)
+}
