@@ -193,7 +193,7 @@ impl File {
     /// Where the bytes lie, and the file's own mode.
     fn layout(&self) -> PyResult<Layout> {
         let file = self.get()?;
-        Ok(Layout::of_file(file.file().layout(), file.file().mode()))
+        Ok(Layout::of_file(file.file().layout(), file.file().rules()))
     }
 
     /// An array's shape, numpy's string for its type, and its order; None for a plain file.

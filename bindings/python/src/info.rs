@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};
-use ramlace_wire::{DeviceNumbers, FileKind, LayoutHints, Mode};
+use ramlace_wire::{DeviceNumbers, FileKind, FileRules, LayoutHints, Mode};
 
 fn kind_name(kind: FileKind) -> &'static str {
     match kind {
@@ -106,6 +106,7 @@ pub(crate) struct Layout {
     width: Option<u16>,
     copies: Option<u8>,
     mode: Option<&'static str>,
+    reserve: bool,
     base_slot: Option<u16>,
     stride: Option<u16>,
     created_epoch: Option<u32>,
@@ -115,16 +116,17 @@ impl Layout {
     pub(crate) fn of(info: &InodeInfo) -> Layout {
         info.layout.as_ref().map_or_else(
             || Layout::of_directory(&info.hints),
-            |layout| Layout::of_file(layout, info.hints.mode),
+            |layout| Layout::of_file(layout, info.hints.rules),
         )
     }
 
-    pub(crate) fn of_file(layout: &ramlace_wire::Layout, mode: Option<Mode>) -> Layout {
+    pub(crate) fn of_file(layout: &ramlace_wire::Layout, rules: FileRules) -> Layout {
         Layout {
             stripe_unit: Some(layout.stripe_unit),
             width: Some(layout.width),
             copies: Some(layout.copies),
-            mode: mode.map(Mode::name),
+            mode: rules.mode.map(Mode::name),
+            reserve: rules.reserve,
             base_slot: Some(layout.base_slot.0),
             stride: Some(layout.stride),
             created_epoch: Some(layout.created.0),
@@ -136,7 +138,8 @@ impl Layout {
             stripe_unit: hints.stripe_unit,
             width: hints.width,
             copies: hints.copies,
-            mode: hints.mode.map(Mode::name),
+            mode: hints.rules.mode.map(Mode::name),
+            reserve: hints.rules.reserve,
             base_slot: None,
             stride: None,
             created_epoch: None,
@@ -149,11 +152,12 @@ impl Layout {
     fn __repr__(&self) -> String {
         let show = |value: Option<u64>| value.map_or("None".to_owned(), |number| number.to_string());
         format!(
-            "<ramlace.Layout stripe_unit={} width={} copies={} mode={}>",
+            "<ramlace.Layout stripe_unit={} width={} copies={} mode={} reserve={}>",
             show(self.stripe_unit),
             show(self.width.map(u64::from)),
             show(self.copies.map(u64::from)),
-            self.mode.unwrap_or("None")
+            self.mode.unwrap_or("None"),
+            if self.reserve { "True" } else { "False" }
         )
     }
 }

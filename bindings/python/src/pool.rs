@@ -8,7 +8,7 @@ use ramlace_client::{
     ArrayType, ConnectOptions, NewMode, OpenOptions, Order, Pool as ClientPool, PoolName, RenameMode,
 };
 use ramlace_wire::xattrs::XattrMode;
-use ramlace_wire::{LayoutHints, Mode};
+use ramlace_wire::{FileRules, LayoutHints, Mode};
 
 use crate::error::{detached, exception, raised};
 use crate::file::{File, Opened};
@@ -52,7 +52,8 @@ struct Open {
 
 /// The mode with a name.
 fn mode_of(name: Option<&str>) -> PyResult<Option<Mode>> {
-    let unknown = |name| PyValueError::new_err(format!("a mode is coherent, strict or relaxed, not {name:?}"));
+    let unknown =
+        |name| PyValueError::new_err(format!("a mode is coherent, strict or relaxed, not {name:?}"));
     name.map(|name| Mode::named(name.as_bytes()).ok_or_else(|| unknown(name))).transpose()
 }
 
@@ -88,7 +89,7 @@ impl Pool {
                 stripe_unit: how.stripe_unit,
                 width: how.width,
                 copies: how.copies,
-                mode: None,
+                ..LayoutHints::default()
             },
             sharing: mode_of(how.sharing.as_deref())?,
             ..OpenOptions::default()
@@ -232,6 +233,7 @@ impl Pool {
         Ok(Layout::of(&info))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "called from Python by name")]
     fn set_layout(
         &self,
         py: Python<'_>,
@@ -240,9 +242,10 @@ impl Pool {
         width: Option<u16>,
         copies: Option<u8>,
         mode: Option<&str>,
+        reserve: bool,
     ) -> PyResult<()> {
-        let mode = mode_of(mode)?;
-        detached(py, || self.pool.set_layout(path, LayoutHints { stripe_unit, width, copies, mode }))
+        let rules = FileRules { mode: mode_of(mode)?, reserve };
+        detached(py, || self.pool.set_layout(path, LayoutHints { stripe_unit, width, copies, rules }))
     }
 
     /// Comes to a barrier and waits for all others; returns the number of the round.

@@ -157,6 +157,8 @@ redirects! {
     Astray = 35;
     /// A kernel maps the file: what makes it longer takes its memory first.
     Handed = 36;
+    /// The file grows with its memory by its own rules: what makes it longer takes that first.
+    Reserved = 38;
 }
 
 /// An operation that failed: a kind for programs and a sentence for people.

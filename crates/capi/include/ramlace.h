@@ -446,7 +446,7 @@ struct ramlace_hints {
      * 1: what makes the file longer takes the memory of all that is new, or is ENOSPC, by every door; 0: what the
      * directory hands down.
      */
-    uint32_t reserved;
+    uint32_t reserve;
 };
 
 /**
@@ -682,9 +682,13 @@ struct ramlace_layout {
      */
     uint32_t mode;
     /**
+     * 1: what makes the file longer takes the memory of all that is new.
+     */
+    uint32_t reserve;
+    /**
      * 0; room for what comes.
      */
-    uint32_t reserved[5];
+    uint32_t reserved[4];
 };
 
 #ifdef __cplusplus
@@ -1209,7 +1213,7 @@ int ramlace_closedir(struct ramlace_directory *directory);
 int ramlace_layout_get(struct ramlace_pool *pool, const char *path, struct ramlace_layout *out);
 
 /**
- * Sets what new files in a directory inherit, or a file's own mode; hints that are 0, or NULL, are as
+ * Sets what new files in a directory inherit, or a file's own mode and reserve; hints that are 0, or NULL, are as
  * usual again. ENOTDIR for all else of a file: it was fixed when it was created. EBUSY for a file
  * that somebody has open and that has others. EINVAL for hints that make no sense.
  */

@@ -4,10 +4,10 @@ use std::ffi::c_int;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_client::{Part, Placing};
-use ramlace_wire::{HostId, LayoutHints, Mode};
+use ramlace_wire::{FileRules, HostId, LayoutHints, Mode};
 
 use crate::answers::done;
-use crate::failure::{check_reserved, invalid};
+use crate::failure::invalid;
 use crate::pass::{Given, Growing, Length, Out, Target, Text};
 use crate::pool::connected;
 use crate::types::{ramlace_hints, ramlace_layout, ramlace_pool};
@@ -46,9 +46,9 @@ pub unsafe extern "C" fn ramlace_layout_get(
     })
 }
 
-/// Sets what new files in a directory inherit, or a file's own mode; hints that are 0, or NULL, are as
+/// Sets what new files in a directory inherit, or a file's own mode and reserve; hints that are 0, or NULL, are as
 /// usual again. ENOTDIR for all else of a file: it was fixed when it was created. EBUSY for a file
-/// that somebody has open and that has another mode. EINVAL for hints that make no sense.
+/// that somebody has open and that has others. EINVAL for hints that make no sense.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_layout_set(
     pool: *mut ramlace_pool,
@@ -79,13 +79,23 @@ pub unsafe extern "C" fn ramlace_machine(mut machine: Target<u8>, size: Length) 
 /// Hints as the client takes them, which checks their values; and which servers shall have the file.
 pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints, Placing)> {
     let given = hints.read()?;
-    check_reserved(given.reserved, "ramlace_hints")?;
     let set = |value: u64| Some(value).filter(|value| *value != 0);
     let hints = LayoutHints {
         stripe_unit: set(given.stripe_unit),
         width: set(given.width.into()).map(|value| narrow(value, "width")).transpose()?,
         copies: set(given.copies.into()).map(|value| narrow(value, "number of copies")).transpose()?,
-        mode: set(given.mode.into()).map(mode).transpose()?,
+        rules: FileRules {
+            mode: set(given.mode.into()).map(mode).transpose()?,
+            reserve: match given.reserve {
+                0 => false,
+                1 => true,
+                other => {
+                    return Err(invalid(format!(
+                        "`reserve` of a struct ramlace_hints is {other}; it is 0 or 1"
+                    )));
+                }
+            },
+        },
     };
     let placing = match (given.local, given.first_server, given.part_count.told()) {
         (0, 0, 0) => Placing::Usual,

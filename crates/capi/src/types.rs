@@ -82,8 +82,9 @@ pub struct ramlace_hints {
     /// A RAMLACE_MODE: the file's own mode, on every mount; 0: what the directory hands down, else as
     /// each mount has it.
     pub mode: u32,
-    /// 0; a call refuses anything else.
-    pub reserved: u32,
+    /// 1: what makes the file longer takes the memory of all that is new, or is ENOSPC, by every door; 0: what the
+    /// directory hands down.
+    pub reserve: u32,
 }
 
 /// Bytes of a new file, from where the part before ends, and which machine uses them.
@@ -198,8 +199,10 @@ pub struct ramlace_layout {
     pub first_server: u32,
     /// A RAMLACE_MODE: the file's own; 0: as each mount has it.
     pub mode: u32,
+    /// 1: what makes the file longer takes the memory of all that is new.
+    pub reserve: u32,
     /// 0; room for what comes.
-    pub reserved: [u32; 5],
+    pub reserved: [u32; 4],
 }
 
 /// What a pool holds, over the servers that answered.
@@ -284,8 +287,9 @@ impl From<&InodeInfo> for ramlace_stat {
 
 impl From<&InodeInfo> for ramlace_layout {
     fn from(info: &InodeInfo) -> ramlace_layout {
-        let mode = info.hints.mode.map_or(0, |mode| u8::from(mode).into());
-        let none = ramlace_layout { mode, ..ramlace_layout::default() };
+        let mode = info.hints.rules.mode.map_or(0, |mode| u8::from(mode).into());
+        let reserve = info.hints.rules.reserve.into();
+        let none = ramlace_layout { mode, reserve, ..ramlace_layout::default() };
         if let Some(Layout { stripe_unit, width, copies, .. }) = info.layout {
             return ramlace_layout {
                 stripe_unit,

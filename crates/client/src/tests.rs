@@ -23,7 +23,12 @@ use crate::{File, OpenOptions, Pool, RecallsMade};
 const UNIT: u64 = 64 << 10;
 
 fn striped(width: u16) -> OpenOptions {
-    let hints = LayoutHints { stripe_unit: Some(UNIT), width: Some(width), copies: Some(1), mode: None };
+    let hints = LayoutHints {
+        stripe_unit: Some(UNIT),
+        width: Some(width),
+        copies: Some(1),
+        ..LayoutHints::default()
+    };
     OpenOptions { hints, ..OpenOptions::creating() }
 }
 

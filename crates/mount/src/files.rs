@@ -106,7 +106,7 @@ impl PoolFileSystem {
     /// asked.
     fn adopt(&self, file: File, opened: &Opened, flags: u32, since: HolesMade) -> Result<(u64, OpenFlags)> {
         let attributes = &opened.info.attributes;
-        let mode = self.modes.of_opened(attributes.inode, opened.info.hints.mode)?;
+        let mode = self.modes.of_opened(attributes.inode, opened.info.hints.rules.mode)?;
         let cut = flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0;
         if cut {
             self.handles.make_hole(attributes.inode, 0);

@@ -14,7 +14,7 @@ use crate::mounted::PoolFileSystem;
 use crate::names::new_mode;
 use crate::refresh::{Answer, refreshed_by};
 use crate::users::{credentials, needs_user};
-use crate::xattrs::{answer_sized, is_mode};
+use crate::xattrs::{answer_sized, is_rule};
 
 /// Reading this attribute of a mount's directory tells how many requests of each kind the kernel has sent: a line for each,
 /// with its name and its number.
@@ -176,13 +176,13 @@ impl PoolFileSystem {
             Operation::GetXattr { name, size } if refreshed_by(name).is_some() => {
                 self.refresh(inode, name, reply, Answer::Value { size });
             }
-            Operation::SetXattr { name, value, flags } if is_mode(name) => {
-                done(reply, self.set_mode(inode, value, flags));
+            Operation::SetXattr { name, value, flags } if is_rule(name) => {
+                done(reply, self.set_rule(inode, name, value, flags));
             }
-            Operation::GetXattr { name, size } if is_mode(name) => {
-                answer_sized(reply, self.get_mode(inode), size);
+            Operation::GetXattr { name, size } if is_rule(name) => {
+                answer_sized(reply, self.get_rule(inode, name), size);
             }
-            Operation::RemoveXattr { name } if is_mode(name) => done(reply, self.remove_mode(inode)),
+            Operation::RemoveXattr { name } if is_rule(name) => done(reply, self.remove_rule(inode, name)),
             Operation::GetXattr { name, size } if name == LOST_STORES_ATTRIBUTE.as_bytes() => {
                 answer_sized(reply, Ok(self.lost_stores.tell()), size);
             }

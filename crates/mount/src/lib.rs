@@ -67,4 +67,4 @@ pub use ramlace_fuse::{
 pub use ramlace_wire::Mode;
 pub use refresh::REFRESH_ATTRIBUTE;
 pub use signals::on_ending;
-pub use xattrs::MODE_ATTRIBUTE;
+pub use xattrs::{MODE_ATTRIBUTE, RESERVE_ATTRIBUTE};

@@ -8,7 +8,7 @@
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Caller, Reply};
 use ramlace_wire::xattrs::{XattrMode, XattrName};
-use ramlace_wire::{LayoutHints, Mode};
+use ramlace_wire::{FileRules, LayoutHints, Mode};
 
 use crate::mounted::PoolFileSystem;
 use crate::refresh::{Answer, refreshed_by, tell};
@@ -16,43 +16,86 @@ use crate::refresh::{Answer, refreshed_by, tell};
 /// This attribute of a file is its own mode; of a directory the mode that it hands down. Without one it is as each mount has it.
 pub const MODE_ATTRIBUTE: &str = "user.ramlace.mode";
 
-/// Whether a name is that attribute's.
-pub(crate) fn is_mode(name: &[u8]) -> bool {
-    name == MODE_ATTRIBUTE.as_bytes()
+/// This one is `1` where a file reserves its memory when it grows; of a directory that its new files do. It cannot be set to anything else.
+pub const RESERVE_ATTRIBUTE: &str = "user.ramlace.reserve";
+
+/// A rule that a file, or a directory for its new files, has as an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    Mode,
+    Reserve,
+}
+
+/// Whether a name is a rule's.
+pub(crate) fn is_rule(name: &[u8]) -> bool {
+    Rule::named(name).is_ok()
+}
+
+fn none_of_its_own() -> Error {
+    Error::new(ErrorKind::NoData, "it has no such rule of its own")
+}
+
+impl Rule {
+    fn named(name: &[u8]) -> Result<Rule> {
+        match name {
+            name if name == MODE_ATTRIBUTE.as_bytes() => Ok(Rule::Mode),
+            name if name == RESERVE_ATTRIBUTE.as_bytes() => Ok(Rule::Reserve),
+            _ => Err(none_of_its_own()),
+        }
+    }
+
+    fn value(self, rules: FileRules) -> Option<&'static str> {
+        match self {
+            Rule::Mode => rules.mode.map(Mode::name),
+            Rule::Reserve => rules.reserve.then_some("1"),
+        }
+    }
+
+    /// The rules with another value of this one; `None`: without it.
+    fn with(self, rules: FileRules, value: Option<&[u8]>) -> Result<FileRules> {
+        let invalid = |text: &str| Error::new(ErrorKind::Invalid, text);
+        match (self, value) {
+            (Rule::Mode, None) => Ok(FileRules { mode: None, ..rules }),
+            (Rule::Mode, Some(name)) => {
+                let mode =
+                    Mode::named(name).ok_or_else(|| invalid("a mode is coherent, strict or relaxed"))?;
+                Ok(FileRules { mode: Some(mode), ..rules })
+            }
+            (Rule::Reserve, None) => Ok(FileRules { reserve: false, ..rules }),
+            (Rule::Reserve, Some(b"1")) => Ok(FileRules { reserve: true, ..rules }),
+            (Rule::Reserve, Some(_)) => Err(invalid("it is 1, or is removed")),
+        }
+    }
 }
 
 impl PoolFileSystem {
-    /// The value of the attribute that is a mode.
-    pub(crate) fn get_mode(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let own = self.raw().info(inode)?.hints.mode;
-        let none = || Error::new(ErrorKind::NoData, "it has no mode of its own");
-        own.map(|mode| mode.name().as_bytes().to_vec()).ok_or_else(none)
+    /// The value of an attribute that is a rule.
+    pub(crate) fn get_rule(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        let value = Rule::named(name)?.value(self.raw().info(inode)?.hints.rules);
+        value.map(|value| value.as_bytes().to_vec()).ok_or_else(none_of_its_own)
     }
 
     /// Sets it, by the flags of setxattr.
-    pub(crate) fn set_mode(&self, inode: InodeId, value: &[u8], flags: u32) -> Result<()> {
-        let unknown = || Error::new(ErrorKind::Invalid, "a mode is coherent, strict or relaxed");
-        let mode = Mode::named(value).ok_or_else(unknown)?;
-        self.change_mode(inode, Some(mode), xattr_mode(flags)?)
+    pub(crate) fn set_rule(&self, inode: InodeId, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        let rule = Rule::named(name)?;
+        rule.with(FileRules::default(), Some(value))?;
+        self.change_rule(inode, rule, Some(value), xattr_mode(flags)?)
     }
 
-    /// From now on it is as each mount has it.
-    pub(crate) fn remove_mode(&self, inode: InodeId) -> Result<()> {
-        self.change_mode(inode, None, XattrMode::Replace)
+    /// From now on it is as usual: of a mode, as each mount has it.
+    pub(crate) fn remove_rule(&self, inode: InodeId, name: &[u8]) -> Result<()> {
+        self.change_rule(inode, Rule::named(name)?, None, XattrMode::Replace)
     }
 
-    fn change_mode(&self, inode: InodeId, mode: Option<Mode>, how: XattrMode) -> Result<()> {
+    fn change_rule(&self, inode: InodeId, rule: Rule, value: Option<&[u8]>, how: XattrMode) -> Result<()> {
         let hints = self.raw().info(inode)?.hints;
-        match (how, hints.mode) {
-            (XattrMode::Create, Some(_)) => {
-                return Err(Error::new(ErrorKind::Exists, "it has a mode already"));
-            }
-            (XattrMode::Replace, None) => {
-                return Err(Error::new(ErrorKind::NoData, "it has no mode of its own"));
-            }
+        match (how, rule.value(hints.rules)) {
+            (XattrMode::Create, Some(_)) => return Err(Error::new(ErrorKind::Exists, "it has one already")),
+            (XattrMode::Replace, None) => return Err(none_of_its_own()),
             _ => {}
         }
-        let set = self.raw().set_layout(inode, LayoutHints { mode, ..hints });
+        let set =
+            self.raw().set_layout(inode, LayoutHints { rules: rule.with(hints.rules, value)?, ..hints });
         self.leases.changed_here(&[inode]);
         set
     }

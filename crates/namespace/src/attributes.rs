@@ -76,7 +76,7 @@ impl SlotState {
         check_hints(request.hints)?;
         let inode = self.inode(request.inode)?;
         if matches!(inode.body, Body::File(_)) {
-            return self.set_mode_of_file(caller, request);
+            return self.set_rules_of_file(caller, request);
         }
         let directory = inode.directory(request.inode)?;
         directory.check_settled(request.inode)?;
@@ -96,30 +96,33 @@ impl SlotState {
 }
 
 impl SlotState {
-    /// A file's own mode. An open returns the mode, so it never changes while a session has the file open.
-    fn set_mode_of_file(&mut self, caller: Caller, SetLayout { inode: id, hints }: SetLayout) -> Step {
+    /// A file's own mode, and whether it reserves its memory. An open returns them, so they never change while a session has the file open.
+    fn set_rules_of_file(&mut self, caller: Caller, SetLayout { inode: id, hints }: SetLayout) -> Step {
         let inode = self.inode(id)?;
         inode.check_owner(caller.who)?;
         if !hints.is_of_file() {
-            let text =
-                format!("the layout of file {id} was fixed when it was created; its mode alone can be set");
+            let text = format!(
+                "the layout of file {id} was fixed when it was created; its mode and its reserve alone can be set"
+            );
             return Err(Error::new(ErrorKind::NotDirectory, text));
         }
-        if inode.file(id)?.mode == hints.mode {
+        if inode.file(id)?.rules == hints.rules {
             return Ok(Some(Reply::Done));
         }
         if inode.opens > 0 {
-            let text = format!("file {id} is open somewhere; its mode can be set when nobody has it open");
+            let text = format!(
+                "file {id} is open somewhere; its mode and its reserve can be set when nobody has it open"
+            );
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        if hints.mode == Some(Mode::Strict) && self.is_handed(id) {
+        if hints.rules.mode == Some(Mode::Strict) && self.is_handed(id) {
             let text = format!(
                 "a machine's kernel has file {id}, and cannot be asked for what programs store there; copy it to a new file"
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }
         self.inode_mut(id)?.changed = caller.now;
-        self.file_mut(id).mode = hints.mode;
+        self.file_mut(id).rules = hints.rules;
         Ok(Some(Reply::Done))
     }
 

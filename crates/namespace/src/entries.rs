@@ -19,7 +19,7 @@ impl SlotState {
         check_new_mode(request.mode)?;
         let directory = self.directory_to_change(request.parent, &request.name, caller.who)?;
         directory.check_not_busy(&request.name)?;
-        let mode = request.wish.hints.or(directory.hints).mode;
+        let rules = request.wish.hints.or(directory.hints).rules;
         let hash = self.hash.of(&request.name);
         if let Some((_, entry)) = directory.entries.find(hash, &request.name) {
             let (inode, kind) = (entry.inode, entry.kind);
@@ -32,7 +32,7 @@ impl SlotState {
         self.session_mut(caller).check_may_open(InodeId(0))?;
         let layout = self.checked_layout(request.layout)?;
         check_named(&request.named)?;
-        let body = Body::File(File::new(layout, mode, request.named.clone()));
+        let body = Body::File(File::new(layout, rules, request.named.clone()));
         let inode = self.add_entry(caller, request.parent, &request.name, request.mode, body)?;
         // The creator of a file has it open as requested, whatever its mode will say to others.
         let opened = OpenedFor { read: request.read, write: request.write };

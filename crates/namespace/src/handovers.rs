@@ -30,7 +30,7 @@ impl SlotState {
                 format!("file {id} has {} lanes; a kernel can have files of one lane", file.layout.width);
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        if file.mode == Some(Mode::Strict) {
+        if file.rules.mode == Some(Mode::Strict) {
             let text = format!("file {id} is strict: what is stored there has to be heard of");
             return Err(Error::new(ErrorKind::Unsupported, text));
         }

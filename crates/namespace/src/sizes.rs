@@ -1,6 +1,6 @@
 //! Operations on sizes: truncate, extend, append.
 
-use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Redirect, Result, SessionId, limits};
 use ramlace_wire::namespace::{
     AppendReserved, Extend, FinishAppend, NoteMemory, ReserveAppend, SizeInfo, Truncate,
 };
@@ -24,6 +24,7 @@ impl SlotState {
         let (size, unpublished) = (file.size, file.is_unpublished());
         let has_memory = request.allocated == Some(file.generation);
         check_size(request.size, id)?;
+        check_reserved(file, request, has_memory)?;
         if inline {
             return self.truncate_inline(caller, request);
         }
@@ -192,6 +193,18 @@ impl SlotState {
             _ => panic!("file {id} was looked up before"),
         }
     }
+}
+
+/// A file that reserves its memory is made longer by who has taken that: who knows it has done so before it asks, and is heard of again
+/// as one that makes it no longer.
+fn check_reserved(file: &File, request: Truncate, has_memory: bool) -> Result<()> {
+    let Truncate { inode: id, size, .. } = request;
+    // What is so small lives with its inode.
+    if !file.rules.reserve || has_memory || size <= file.size || size <= limits::INLINE_BYTES_MAX as u64 {
+        return Ok(());
+    }
+    let text = format!("file {id} reserves its memory: take it first, then make the file longer");
+    Err(Error::new(ErrorKind::Redirect(Redirect::Reserved), text))
 }
 
 pub(crate) fn check_size(size: u64, id: InodeId) -> Result<()> {

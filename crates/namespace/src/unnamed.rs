@@ -17,13 +17,13 @@ impl SlotState {
         above.check_allows(caller.who, right::SEARCH)?;
         let directory = above.directory(request.parent)?;
         directory.check_live(request.parent)?;
-        let mode = request.wish.hints.or(directory.hints).mode;
+        let rules = request.wish.hints.or(directory.hints).rules;
         above.check_allows(caller.who, right::WRITE)?;
         let owner = inherited_owner(above, caller.who);
         let made = made(above, caller.who, request.mode, FileKind::File);
         self.session_mut(caller).check_may_open(InodeId(0))?;
         let layout = self.checked_layout(request.layout)?;
-        let body = Body::File(File::new(layout, mode, Vec::new()));
+        let body = Body::File(File::new(layout, rules, Vec::new()));
         let mut new = Inode::new(0, owner, caller.now, body);
         new.take(made);
         (new.links, new.linkable) = (0, true);

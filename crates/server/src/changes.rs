@@ -265,5 +265,5 @@ fn command(call: &Call, identity: &Identity, op: Op) -> Result<Command> {
 
 /// What the slot has yet to hear of a wish for a layout that is chosen: the file's mode.
 fn without_layout(wish: &LayoutWish) -> LayoutWish {
-    LayoutWish { hints: LayoutHints::of_file(wish.hints.mode), ..LayoutWish::default() }
+    LayoutWish { hints: LayoutHints::of_file(wish.hints.rules), ..LayoutWish::default() }
 }

@@ -51,8 +51,8 @@ pub use kind::Kind;
 pub use permit::{LaneRight, OpenedFor, Permit};
 pub use row::{Asker, ForWhom, Row, Shows};
 pub use types::{
-    Attributes, Chain, ClusterMap, DeviceNumbers, FileAttributes, FileKind, HostId, Layout, LayoutHints,
-    Mode, PoolId, ServerEntry,
+    Attributes, Chain, ClusterMap, DeviceNumbers, FileAttributes, FileKind, FileRules, HostId, Layout,
+    LayoutHints, Mode, PoolId, ServerEntry,
 };
 
 /// Version of frames and messages; both sides of a connection must agree on it.

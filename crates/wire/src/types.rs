@@ -298,21 +298,61 @@ pub struct LayoutHints {
     pub width: Option<u16>,
     /// Copies of each chunk.
     pub copies: Option<u8>,
-    /// The file's own mode, whatever the mounts have that open it. A file keeps it; all else is in its [`Layout`].
+    /// What a file keeps; all else is in its [`Layout`].
+    pub rules: FileRules,
+}
+
+/// What a file has of its own beside its layout. One byte on the wire, or nothing where it has nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Option<u8>", into = "Option<u8>")]
+pub struct FileRules {
+    /// The file's own mode, whatever the mounts have that open it.
     pub mode: Option<Mode>,
+    /// What makes the file longer takes the memory of all that is new.
+    pub reserve: bool,
+}
+
+/// Of the byte that rules are: memory is reserved. The rest is the mode's number, 0 for none.
+const RESERVE_BIT: u8 = 0x80;
+
+impl From<FileRules> for Option<u8> {
+    fn from(rules: FileRules) -> Option<u8> {
+        let reserve = if rules.reserve { RESERVE_BIT } else { 0 };
+        Some(rules.mode.map_or(0, u8::from) | reserve).filter(|byte| *byte != 0)
+    }
+}
+
+impl TryFrom<Option<u8>> for FileRules {
+    type Error = String;
+
+    fn try_from(byte: Option<u8>) -> std::result::Result<FileRules, String> {
+        let Some(byte) = byte else { return Ok(FileRules::default()) };
+        let mode = match byte & !RESERVE_BIT {
+            0 if byte == 0 => return Err("0 are no rules of a file".to_owned()),
+            0 => None,
+            number => Some(Mode::try_from(number)?),
+        };
+        Ok(FileRules { mode, reserve: byte & RESERVE_BIT != 0 })
+    }
 }
 
 impl LayoutHints {
-    /// What a file keeps: its own mode.
+    /// What a file keeps.
     #[must_use]
-    pub fn of_file(mode: Option<Mode>) -> LayoutHints {
-        LayoutHints { mode, ..LayoutHints::default() }
+    pub fn of_file(rules: FileRules) -> LayoutHints {
+        LayoutHints { rules, ..LayoutHints::default() }
+    }
+
+    /// A file's own mode, and nothing else.
+    #[must_use]
+    pub fn of_mode(mode: Option<Mode>) -> LayoutHints {
+        LayoutHints::of_file(FileRules { mode, ..FileRules::default() })
     }
 
     /// Whether these can be a file's.
     #[must_use]
     pub fn is_of_file(&self) -> bool {
-        *self == LayoutHints::of_file(self.mode)
+        *self == LayoutHints::of_file(self.rules)
     }
 
     /// These hints, with `inherited` where they are silent.
@@ -322,7 +362,10 @@ impl LayoutHints {
             stripe_unit: self.stripe_unit.or(inherited.stripe_unit),
             width: self.width.or(inherited.width),
             copies: self.copies.or(inherited.copies),
-            mode: self.mode.or(inherited.mode),
+            rules: FileRules {
+                mode: self.rules.mode.or(inherited.rules.mode),
+                reserve: self.rules.reserve || inherited.rules.reserve,
+            },
         }
     }
 }

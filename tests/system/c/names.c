@@ -297,10 +297,10 @@ void test_layouts(void)
     FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "4 is no RAMLACE_MODE");
     FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "RAMLACE_MODE");
     hints.mode = 0;
-    hints.reserved = 7;
-    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "`reserved` of a struct ramlace_hints is 7");
-    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "reserved");
-    hints.reserved = 0;
+    hints.reserve = 7;
+    FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "`reserve` of a struct ramlace_hints is 7");
+    FAILS(ramlace_open_with(pool, at("new"), O_WRONLY | O_CREAT, 0644, &hints) == NULL, EINVAL, "reserve");
+    hints.reserve = 0;
     hints.size = 0;
     FAILS(ramlace_layout_set(pool, at("dir"), &hints) == -1, EINVAL, "_INIT");
     layout_modes();

@@ -207,7 +207,7 @@ class RawFile(io.RawIOBase):
     def refresh(self, offset: int = 0, length: int = 0) -> None:
         """See what others have changed of ``length`` bytes from ``offset`` on (0: all that follow).
 
-        Of use in relaxed mode alone (``Pool.open``): else reads ask. Of what has not changed no bytes are fetched again.
+        Of use in relaxed mode alone (``Pool.open``): else reads ask. Of what has not changed no bytes are fetched.
         """
         self._check()
         start = _offset(offset)

@@ -335,15 +335,17 @@ class Pool:
         stripe_unit: int | None = None,
         width: int | None = None,
         mode: "_native.SharingMode | None" = None,
+        reserve: bool = False,
     ) -> None:
         """Set what files that are made in a directory get: chunks of ``stripe_unit`` bytes on ``width`` servers.
 
-        Of a file, ``mode`` can be set, while nobody has it open (else an error with errno EBUSY):
-        when other machines see what programs store into the mapped file, on every mount. None is
+        Of a file, ``mode`` and ``reserve`` can be set, while nobody has it open (else an error with errno EBUSY):
+        when other machines see what programs store into the mapped file, on every mount; and whether what makes the
+        file longer takes the memory of all that is new, or fails with errno ENOSPC. What is not named is
         as usual: as each mount has it, or the pool. NotADirectoryError for the rest of a file's
         layout, which was fixed when it was created.
         """
-        self._client.set_layout(self._path(path), stripe_unit, width, None, mode)
+        self._client.set_layout(self._path(path), stripe_unit, width, None, mode, reserve)
 
     def statfs(self) -> _native.Capacity:
         """Return what the pool lends and holds, in bytes, over the servers that answered."""

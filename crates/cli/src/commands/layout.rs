@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use ramlace_base::units::parse_bytes;
-use ramlace_wire::{FileKind, LayoutHints, Mode};
+use ramlace_wire::{FileKind, FileRules, LayoutHints, Mode};
 use serde_json::Value;
 
 use super::stat::{hints_json, hints_text, lane_servers, layout_json, layout_text};
@@ -18,9 +18,11 @@ Examples:
   ramlace layout get /data/x.npy                          a file's stripe unit, width and servers
   ramlace layout set /data --stripe-unit 8MiB --width 2   for files that are made in /data from now on
   ramlace layout set /data/ring --mode strict             mapped on any mount it is one memory, without msync
+  ramlace layout set /data --reserve                      new files grow with their memory, or not at all
 
-A file's layout is fixed when it is made, but for its mode. `ramlace cp --stripe-unit --width` makes a file with another.
-A file's mode is that of `ramlace mount --mode`, and decides on every mount; it can be set while nobody has the file open.";
+A file's layout is fixed when it is made, but for its mode and its reserve. `ramlace cp --stripe-unit --width` makes a file with another.
+A file's mode is that of `ramlace mount --mode`, and decides on every mount; --reserve is that of `ramlace mount --reserve`, by every door.
+Both can be set while nobody has the file open.";
 
 /// Arguments of `layout`.
 #[derive(clap::Args, Debug)]
@@ -40,7 +42,7 @@ pub enum Action {
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<OsString>,
     },
-    /// Set what files made in a directory get, or a file's mode; what is not named becomes as usual
+    /// Set what files made in a directory get, or a file's mode and reserve; what is not named becomes as usual
     Set {
         /// The directory, or the file: /path or ramlace:/path
         path: OsString,
@@ -68,12 +70,17 @@ pub struct HintArgs {
     /// When other machines see what programs store into the mapped file, on every mount: `coherent`, `strict` or `relaxed` [default: as each mount has it]
     #[arg(long, value_name = "MODE", value_parser = mode_of)]
     pub mode: Option<Mode>,
+
+    /// What makes a file longer takes the memory of all that is new, or fails for want of room
+    #[arg(long)]
+    pub reserve: bool,
 }
 
 impl HintArgs {
     /// As the pool takes them.
     pub fn hints(&self) -> LayoutHints {
-        LayoutHints { stripe_unit: self.stripe_unit, width: self.width, copies: self.copies, mode: self.mode }
+        let rules = FileRules { mode: self.mode, reserve: self.reserve };
+        LayoutHints { stripe_unit: self.stripe_unit, width: self.width, copies: self.copies, rules }
     }
 }
 
@@ -98,8 +105,8 @@ fn get(paths: &[OsString], pools: &mut Pools, output: &mut Output) -> Done {
         let (text, mut value) = match (&info.layout, info.attributes.kind) {
             (Some(layout), _) => {
                 let servers = lane_servers(&pool, layout)?;
-                let mode = info.hints.mode;
-                (layout_text(layout, mode, &servers), layout_json(layout, mode, &servers))
+                let rules = info.hints.rules;
+                (layout_text(layout, rules, &servers), layout_json(layout, rules, &servers))
             }
             (None, FileKind::Directory) => {
                 (format!("new files get: {}", hints_text(&info.hints)), hints_json(&info.hints))

@@ -6,7 +6,7 @@ use ramlace_base::Result;
 use ramlace_base::units::{count, format_bytes};
 use ramlace_client::Pool;
 use ramlace_wire::namespace::InodeInfo;
-use ramlace_wire::{Attributes, DeviceNumbers, FileKind, Layout, LayoutHints, Mode};
+use ramlace_wire::{Attributes, DeviceNumbers, FileKind, FileRules, Layout, LayoutHints, Mode};
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure, say};
@@ -106,7 +106,7 @@ fn print(seen: &Seen, output: &mut Output) -> Done {
         ("created", time_text(attributes.created)),
     ];
     if let Some(layout) = &seen.info.layout {
-        rows.push(("layout", layout_text(layout, seen.info.hints.mode, &seen.servers)));
+        rows.push(("layout", layout_text(layout, seen.info.hints.rules, &seen.servers)));
     }
     if attributes.kind == FileKind::Directory {
         rows.push(("hands down", hints_text(&seen.info.hints)));
@@ -118,16 +118,17 @@ fn print(seen: &Seen, output: &mut Output) -> Done {
 }
 
 /// `stripe unit 2 MiB, width 4 (servers 0 1 2 3), 1 copy`; and the file's own mode, where it has one.
-pub fn layout_text(layout: &Layout, mode: Option<Mode>, servers: &[u16]) -> String {
+pub fn layout_text(layout: &Layout, rules: FileRules, servers: &[u16]) -> String {
     let servers: Vec<String> = servers.iter().map(u16::to_string).collect();
     format!(
-        "stripe unit {}, width {} (server{} {}), {}{}",
+        "stripe unit {}, width {} (server{} {}), {}{}{}",
         format_bytes(layout.stripe_unit),
         layout.width,
         if servers.len() == 1 { "" } else { "s" },
         servers.join(" "),
         count(layout.copies.into(), "copy"),
-        mode.map(|mode| format!(", mode {mode}")).unwrap_or_default()
+        rules.mode.map(|mode| format!(", mode {mode}")).unwrap_or_default(),
+        if rules.reserve { ", reserve" } else { "" }
     )
 }
 
@@ -135,11 +136,12 @@ pub fn layout_text(layout: &Layout, mode: Option<Mode>, servers: &[u16]) -> Stri
 pub fn hints_text(hints: &LayoutHints) -> String {
     let usual = || "as usual".to_owned();
     format!(
-        "stripe unit {}, width {}, copies {}, mode {}",
+        "stripe unit {}, width {}, copies {}, mode {}{}",
         hints.stripe_unit.map_or_else(usual, format_bytes),
         hints.width.map_or_else(usual, |width| width.to_string()),
         hints.copies.map_or_else(usual, |copies| copies.to_string()),
-        hints.mode.map_or_else(usual, |mode| mode.to_string())
+        hints.rules.mode.map_or_else(usual, |mode| mode.to_string()),
+        if hints.rules.reserve { ", reserve" } else { "" }
     )
 }
 
@@ -158,12 +160,12 @@ pub fn attributes_json(attributes: &Attributes) -> Value {
     })
 }
 
-/// A layout with the servers of its lanes, and the file's own mode; null is "as each mount has it".
-pub fn layout_json(layout: &Layout, mode: Option<Mode>, servers: &[u16]) -> Value {
+/// A layout with the servers of its lanes, and the file's own rules; of a mode null is "as each mount has it".
+pub fn layout_json(layout: &Layout, rules: FileRules, servers: &[u16]) -> Value {
     json!({
         "stripe_unit": layout.stripe_unit, "width": layout.width, "copies": layout.copies,
         "base_slot": layout.base_slot.0, "stride": layout.stride, "created_epoch": layout.created.0,
-        "servers": servers, "mode": mode.map(Mode::name),
+        "servers": servers, "mode": rules.mode.map(Mode::name), "reserve": rules.reserve,
     })
 }
 
@@ -171,7 +173,7 @@ pub fn layout_json(layout: &Layout, mode: Option<Mode>, servers: &[u16]) -> Valu
 pub fn hints_json(hints: &LayoutHints) -> Value {
     json!({
         "stripe_unit": hints.stripe_unit, "width": hints.width, "copies": hints.copies,
-        "mode": hints.mode.map(Mode::name),
+        "mode": hints.rules.mode.map(Mode::name), "reserve": hints.rules.reserve,
     })
 }
 
@@ -182,7 +184,7 @@ fn seen_json(seen: &Seen) -> Value {
         put_name(&mut value, "target", target);
     }
     if let Some(layout) = &seen.info.layout {
-        value["layout"] = layout_json(layout, seen.info.hints.mode, &seen.servers);
+        value["layout"] = layout_json(layout, seen.info.hints.rules, &seen.servers);
     }
     if seen.info.attributes.kind == FileKind::Directory {
         value["hints"] = hints_json(&seen.info.hints);

@@ -334,7 +334,11 @@ impl Blocks {
     }
 
     /// The blocks that it keeps of a range, and what is known of each.
-    pub(crate) fn of_relaxed(&self, open: u64, range: ByteRange) -> Vec<(ByteRange, Option<Arc<LaneNumbers>>)> {
+    pub(crate) fn of_relaxed(
+        &self,
+        open: u64,
+        range: ByteRange,
+    ) -> Vec<(ByteRange, Option<Arc<LaneNumbers>>)> {
         let keeper = Keeper::Relaxed(open);
         let blocks = self.blocks.range((keeper, range.start / BLOCK_BYTES)..=(keeper, u64::MAX));
         blocks

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result, ServerId, limits};
 use ramlace_sync::{Mutex, MutexGuard};
-use ramlace_wire::{Layout, Mode};
 use ramlace_wire::leases::{DataRecall, Leased as LeasedPart, Recall};
+use ramlace_wire::{Layout, Mode};
 
 use crate::bytes::blocks::{Asking, BLOCK_BYTES, Blocks, Brought, Found, Leased, Question};
 use crate::bytes::cache_worker::{Work, Worker};

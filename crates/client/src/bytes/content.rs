@@ -238,6 +238,7 @@ impl File {
             return Ok(0);
         }
         let written = ByteRange { start: offset, end: offset + length };
+        self.reserve_gap(offset)?;
         let _changing = self.changing(written);
         if let Some(bytes) =
             self.begin_lanes(handle, memory, written, pages).map_err(|error| self.tell(error))?

@@ -2,7 +2,7 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Open, Opened};
-use ramlace_wire::{Attributes, FileAttributes, Layout, Mode};
+use ramlace_wire::{Attributes, FileAttributes, FileRules, Layout, Mode};
 
 use crate::Pool;
 use crate::backoff::Backoff;
@@ -23,7 +23,7 @@ pub struct File {
     rights: Rights,
     pub(crate) append: bool,
     layout: Layout,
-    mode: Option<Mode>,
+    rules: FileRules,
     /// How this open file sees what others change.
     pub(crate) sharing: Mode,
     named: FileAttributes,
@@ -48,7 +48,7 @@ impl File {
             rights,
             append: false,
             layout,
-            mode: opened.info.hints.mode,
+            rules: opened.info.hints.rules,
             sharing: Mode::Coherent,
             named: opened.info.named.clone(),
             path: Vec::new(),
@@ -79,7 +79,19 @@ impl File {
     /// Its own mode, as it was when it was opened; nobody changes it while it is open.
     #[must_use]
     pub fn mode(&self) -> Option<Mode> {
-        self.mode
+        self.rules.mode
+    }
+
+    /// Its own rules, likewise.
+    #[must_use]
+    pub fn rules(&self) -> FileRules {
+        self.rules
+    }
+
+    /// Whether what makes it longer takes the memory of all that is new; likewise.
+    #[must_use]
+    pub fn reserves(&self) -> bool {
+        self.rules.reserve
     }
 
     /// The mode of this open file: what it was opened in ([`crate::OpenOptions::sharing`]), or the file's own where that is stricter.

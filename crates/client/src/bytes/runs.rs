@@ -112,6 +112,7 @@ impl File {
         if reach.runs == 1 {
             return self.write_from(&mut memory, start);
         }
+        self.reserve_gap(reach.hull.end)?;
         let handle = self.handle()?;
         let _changing = self.changing(reach.hull);
         let inline = self.write_runs_inline(handle, tiles, reach, &memory);

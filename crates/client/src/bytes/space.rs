@@ -1,10 +1,11 @@
 //! A file's size and its memory: taken ahead, given back, cut off.
 
-use ramlace_base::{ByteRange, Result, limits};
+use ramlace_base::{ByteRange, ErrorKind, Redirect, Result, limits};
 use ramlace_wire::Attributes;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
 use ramlace_wire::namespace::{NoteMemory, SetAttributes, TimeReason};
 
+use crate::backoff::Backoff;
 use crate::bytes::content::check_range;
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
@@ -12,7 +13,8 @@ use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
 
 impl File {
-    /// Sets the size.
+    /// Sets the size. A file that reserves its memory ([`File::reserves`]) is longer with the memory of all that is new, or not at all
+    /// (`NoSpace`).
     pub fn truncate(&self, size: u64) -> Result<()> {
         self.set_size(size).map(drop)
     }
@@ -24,8 +26,22 @@ impl File {
         let written = handle.open.written();
         let _changing = self.changing(ByteRange { start: size, end: u64::MAX });
         // What a mode says now is no matter to who has it open for writing.
-        let change = || handle.session.truncate(self.inode(), size);
-        let attributes = crate::acting::for_nobody(change).map_err(|error| self.tell(error))?;
+        let change = || crate::acting::for_nobody(|| handle.session.truncate(self.inode(), size));
+        let mut backoff: Option<Backoff> = None;
+        let attributes = loop {
+            if self.reserves() {
+                self.reserve_growth(size)?;
+            }
+            match change() {
+                // It has become shorter since.
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Reserved) && self.reserves() => {
+                    let begin = || Backoff::new(handle.session.deadline());
+                    backoff.get_or_insert_with(begin).pause_after(error).map_err(|error| self.tell(error))?;
+                    self.refresh(handle).map_err(|error| self.tell(error))?;
+                }
+                changed => break changed.map_err(|error| self.tell(error))?,
+            }
+        };
         handle.open.learn(Size { generation: attributes.generation, size: attributes.size });
         handle.open.clean_if(written);
         Ok(attributes)
@@ -77,6 +93,11 @@ impl File {
             return Ok(());
         }
         self.reserve(ByteRange { start: size, end }, false)
+    }
+
+    /// Bytes are about to be written from here on: a file that reserves its memory has no hole before them.
+    pub(crate) fn reserve_gap(&self, to: u64) -> Result<()> {
+        if self.reserves() { self.reserve_growth(to) } else { Ok(()) }
     }
 
     /// Makes a range read as zeros and keeps memory for it, as `FALLOC_FL_ZERO_RANGE` does.

@@ -252,10 +252,11 @@ impl Pool {
         self.stat(path)
     }
 
-    /// Sets what files made in a directory inherit; or a file's own mode, which `None` takes away.
+    /// Sets what files made in a directory inherit; or a file's own rules: its mode, which `None` takes away, and whether it reserves its
+    /// memory.
     ///
     /// # Errors
-    /// `Busy` where somebody has the file open and it has another mode.
+    /// `Busy` where somebody has the file open and it has others.
     pub fn set_layout(&self, path: impl AsRef<[u8]>, hints: LayoutHints) -> Result<()> {
         let path = path.as_ref();
         let (inode, kind) = self.find(path, LastLink::Follow)?;
@@ -263,7 +264,7 @@ impl Pool {
             return Err(Error::new(
                 ErrorKind::NotDirectory,
                 format!(
-                    "the layout of {} was fixed when it was created, but for the mode of a file; set it on a directory, or \
+                    "the layout of {} was fixed when it was created, but for the mode and the reserve of a file; set it on a directory, or \
                      copy the file",
                     ShownPath(path)
                 ),

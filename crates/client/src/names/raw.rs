@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{InodeId, Name, Result, ServerId};
+use ramlace_base::{ErrorKind, InodeId, Name, Redirect, Result, ServerId};
 use ramlace_wire::namespace::{
     Create, CreateUnnamed, DirectoryEntry, DirectoryPage, Found, GetAttributesMany, InodeInfo, LayoutWish,
     Link, Lookup, Made, MakeDirectory, MakeNode, NewMode, Opened, ReadLink, RemoveDirectory, Rename,
@@ -89,7 +89,12 @@ impl Raw<'_> {
     /// Sets a file's size.
     pub fn truncate(self, inode: InodeId, size: u64) -> Result<Attributes> {
         let session = self.pool.session()?;
-        let attributes = session.truncate(inode, size)?;
+        let attributes = match session.truncate(inode, size) {
+            Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Reserved) => {
+                return self.open(inode, Rights { read: false, write: true })?.0.set_size(size);
+            }
+            truncated => truncated?,
+        };
         session.learn_size(inode, attributes.generation, attributes.size);
         Ok(attributes)
     }

@@ -124,7 +124,7 @@ fn who_opens_by_name_hears_of_the_mode_that_counts() {
         eventually("it was opened", || pool.done(Kind::OpenEntry) > asked);
         // Until the answer is here nobody else has it open, and its mode changes.
         drop(client.raw().open(inode, rights).unwrap());
-        let hints = LayoutHints::of_file(Some(Mode::Strict));
+        let hints = LayoutHints::of_mode(Some(Mode::Strict));
         pool.state().inodes.get_mut(&inode).unwrap().info.hints = hints;
         let third = client.raw().open(inode, rights).unwrap();
         pool.state().releases_held = true;

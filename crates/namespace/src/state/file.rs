@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, SessionId, limits};
 use ramlace_wire::check::FileFacts;
 use ramlace_wire::peer::Token;
-use ramlace_wire::{Attributes, FileAttributes, Layout, Mode};
+use ramlace_wire::{Attributes, FileAttributes, FileRules, Layout};
 use serde::{Deserialize, Serialize};
 
 use crate::command::DeliveryId;
@@ -35,8 +35,8 @@ pub(crate) struct File {
     pub refused: bool,
     /// Named bytes; most files have none.
     pub named: Option<Box<FileAttributes>>,
-    /// When stores are seen elsewhere, whatever the mounts have that open it.
-    pub mode: Option<Mode>,
+    /// When stores are seen elsewhere, whatever the mounts have that open it; and whether it grows with its memory.
+    pub rules: FileRules,
     /// The bytes, as long as they live here; see [`crate::inline`].
     pub inline: Option<Box<[u8]>>,
     /// Appends and truncations under way.
@@ -100,7 +100,7 @@ pub(crate) struct TruncateAnswer {
 }
 
 impl File {
-    pub(crate) fn new(layout: Layout, mode: Option<Mode>, named: FileAttributes) -> File {
+    pub(crate) fn new(layout: Layout, rules: FileRules, named: FileAttributes) -> File {
         File {
             size: 0,
             generation: Generation::FIRST,
@@ -110,7 +110,7 @@ impl File {
             taken_to: 0,
             refused: false,
             named: (!named.is_empty()).then(|| Box::new(named)),
-            mode,
+            rules,
             inline: Some(Box::default()),
             work: None,
         }

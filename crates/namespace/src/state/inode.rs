@@ -151,7 +151,7 @@ impl Inode {
         match &self.body {
             Body::File(file) => {
                 info.layout = Some(file.layout);
-                info.hints = LayoutHints::of_file(file.mode);
+                info.hints = LayoutHints::of_file(file.rules);
                 info.inline = file.place() != BytesPlace::Lanes;
                 info.named = file.named.as_deref().cloned().unwrap_or_default();
             }

@@ -9,8 +9,8 @@ use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Sequence, Slot,
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, SetLayout};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble, Status};
 use ramlace_wire::{
-    Attributes, ErrorBody, FileKind, FrameHeader, HEADER_BYTES, Header, Kind, Layout, LayoutHints, Mode,
-    PROTOCOL_VERSION, Request, decode_body, encode_body,
+    Attributes, ErrorBody, FileKind, FileRules, FrameHeader, HEADER_BYTES, Header, Kind, Layout, LayoutHints,
+    Mode, PROTOCOL_VERSION, Request, decode_body, encode_body,
 };
 
 proptest! {
@@ -107,16 +107,33 @@ fn strangers_are_told_apart_by_the_greeting() {
     }
 }
 
+// SEMANTICS 145.3
+#[test]
+fn rules_of_a_file_are_one_byte_or_none() {
+    let inode = InodeId(7);
+    let bytes = |hints| encode_body(&SetLayout { inode, hints });
+    let without = bytes(LayoutHints::default());
+    for mode in [None].into_iter().chain(Mode::ALL.map(Some)) {
+        for reserve in [false, true] {
+            let hints = LayoutHints::of_file(FileRules { mode, reserve });
+            let bytes = bytes(hints);
+            assert_eq!(decode_body::<SetLayout>(Kind::SetLayout, &bytes).unwrap().hints, hints);
+            let more = usize::from(mode.is_some() || reserve);
+            assert_eq!(bytes.len(), without.len() + more, "{hints:?}");
+        }
+    }
+}
+
 // SEMANTICS 140.7
 #[test]
 fn a_mode_that_nobody_knows_is_no_message() {
     let inode = InodeId(7);
     for mode in Mode::ALL {
-        let hints = LayoutHints::of_file(Some(mode));
+        let hints = LayoutHints::of_mode(Some(mode));
         let mut bytes = encode_body(&SetLayout { inode, hints });
-        assert_eq!(decode_body::<SetLayout>(Kind::SetLayout, &bytes).unwrap().hints.mode, Some(mode));
+        assert_eq!(decode_body::<SetLayout>(Kind::SetLayout, &bytes).unwrap().hints.rules.mode, Some(mode));
         assert_eq!(Mode::named(mode.name().as_bytes()), Some(mode));
-        for wrong in [0, 4, 127] {
+        for wrong in [0, 4, 127, 0x84, 0xff] {
             *bytes.last_mut().unwrap() = wrong;
             assert!(decode_body::<SetLayout>(Kind::SetLayout, &bytes).is_err(), "{wrong}");
         }
@@ -173,7 +190,7 @@ fn a_file_hands_nothing_down_and_has_a_mode_alone() {
         };
         GetAttributes { inode: InodeId(7) }.fits(&info)
     };
-    let mode = LayoutHints::of_file(Some(Mode::Strict));
+    let mode = LayoutHints::of_mode(Some(Mode::Strict));
     let width = LayoutHints { width: Some(1), ..mode };
     for (kind, with_mode, with_width) in [
         (FileKind::File, true, false),

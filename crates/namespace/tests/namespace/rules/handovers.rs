@@ -59,7 +59,7 @@ fn a_kernel_gets_what_its_session_has_open_and_no_more() {
 #[test]
 fn what_a_kernel_may_have_that_nobody_can_ask_does_not_become_strict() {
     let (mut story, file) = story_with_file();
-    let set = |mode| Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_file(mode) });
+    let set = |mode| Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_mode(mode) });
     number(&mut story, file, true);
     story.server(Op::EndSession { session: session(1) });
     story.session = session(2);
@@ -69,7 +69,7 @@ fn what_a_kernel_may_have_that_nobody_can_ask_does_not_become_strict() {
     let strict = story.create(InodeId::ROOT, "strict");
     story.extend(strict, 1, 100).unwrap();
     story.ask(close(strict)).unwrap();
-    let hints = LayoutHints::of_file(Some(Mode::Strict));
+    let hints = LayoutHints::of_mode(Some(Mode::Strict));
     story.ask(Op::SetLayout(wire::SetLayout { inode: strict, hints })).unwrap();
     story.ask(open(strict, true)).unwrap();
     assert_eq!(story.refused(hand_over(strict, false)), ErrorKind::Unsupported);

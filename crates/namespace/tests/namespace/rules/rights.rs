@@ -1,9 +1,9 @@
 //! Bad input, and which callers may do what.
 
-use ramlace_base::{ErrorKind, Generation, InodeId, Redirect, Slot, Timestamp};
-use ramlace_namespace::Op;
+use ramlace_base::{ErrorKind, Generation, InodeId, Redirect, Slot, Timestamp, limits};
+use ramlace_namespace::{Answer, Op, Query};
 use ramlace_wire::namespace as wire;
-use ramlace_wire::{FileKind, Layout, LayoutHints, Mode};
+use ramlace_wire::{FileKind, FileRules, Layout, LayoutHints, Mode};
 
 use crate::rules::story::*;
 
@@ -144,7 +144,7 @@ fn modes_decide_who_may_do_what() {
             ErrorKind::NotPermitted,
         ),
         (
-            Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_file(Some(Mode::Strict)) }),
+            Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_mode(Some(Mode::Strict)) }),
             ErrorKind::NotPermitted,
         ),
     ] {
@@ -262,8 +262,8 @@ fn a_set_group_id_directory_hands_its_group_down() {
 #[test]
 fn directories_hand_their_hints_down() {
     let mut story = Story::new();
-    let hints =
-        LayoutHints { stripe_unit: Some(1 << 20), width: Some(2), copies: None, mode: Some(Mode::Strict) };
+    let rules = FileRules { mode: Some(Mode::Strict), reserve: true };
+    let hints = LayoutHints { stripe_unit: Some(1 << 20), width: Some(2), copies: None, rules };
     story.ask(Op::SetLayout(wire::SetLayout { inode: InodeId::ROOT, hints })).unwrap();
     let directory = story.mkdir(InodeId::ROOT, "d");
     assert_eq!(story.info(directory).unwrap().hints, hints);
@@ -273,13 +273,13 @@ fn directories_hand_their_hints_down() {
 #[test]
 fn a_file_has_the_mode_of_its_directory_or_of_who_makes_it() {
     let mut story = Story::new();
-    let set = |inode, mode| Op::SetLayout(wire::SetLayout { inode, hints: LayoutHints::of_file(mode) });
+    let set = |inode, mode| Op::SetLayout(wire::SetLayout { inode, hints: LayoutHints::of_mode(mode) });
     let before = story.create(InodeId::ROOT, "before");
     story.ask(set(InodeId::ROOT, Some(Mode::Strict))).unwrap();
     let directory = story.mkdir(InodeId::ROOT, "d");
     let after = story.create(directory, "after");
     let mut request = create(directory, "own", 1);
-    request.wish.hints.mode = Some(Mode::Relaxed);
+    request.wish.hints.rules.mode = Some(Mode::Relaxed);
     let own = opened(story.ask(Op::Create(request))).info.attributes.inode;
     let unnamed = story.ask(Op::CreateUnnamed(wire::CreateUnnamed {
         parent: directory,
@@ -296,12 +296,59 @@ fn a_file_has_the_mode_of_its_directory_or_of_who_makes_it() {
         (own, Some(Mode::Relaxed)),
         (unnamed, Some(Mode::Strict)),
     ] {
-        assert_eq!(story.info(file).unwrap().hints, LayoutHints::of_file(mode));
+        assert_eq!(story.info(file).unwrap().hints, LayoutHints::of_mode(mode));
     }
     story.ask(set(directory, None)).unwrap();
     let later = story.create(directory, "later");
-    assert_eq!(story.info(later).unwrap().hints.mode, None);
-    assert_eq!(story.info(after).unwrap().hints.mode, Some(Mode::Strict), "it keeps its own");
+    assert_eq!(story.info(later).unwrap().hints.rules.mode, None);
+    assert_eq!(story.info(after).unwrap().hints.rules.mode, Some(Mode::Strict), "it keeps its own");
+}
+
+// SEMANTICS 145.2, 145.3
+#[test]
+fn a_file_reserves_where_its_directory_hands_that_down_or_its_maker_asks_for_it() {
+    let mut story = Story::new();
+    let set = |inode, reserve| {
+        let rules = FileRules { mode: None, reserve };
+        Op::SetLayout(wire::SetLayout { inode, hints: LayoutHints::of_file(rules) })
+    };
+    let reserves = |story: &Story, inode| story.info(inode).unwrap().hints.rules.reserve;
+    let before = story.create(InodeId::ROOT, "before");
+    story.ask(set(InodeId::ROOT, true)).unwrap();
+    let directory = story.mkdir(InodeId::ROOT, "d");
+    let after = story.create(directory, "after");
+    story.ask(set(directory, false)).unwrap();
+    let later = story.create(directory, "later");
+    let mut request = create(directory, "own", 1);
+    request.wish.hints.rules.reserve = true;
+    let own = opened(story.ask(Op::Create(request))).info.attributes.inode;
+    let found = [before, directory, after, later, own].map(|inode| reserves(&story, inode));
+    assert_eq!(found, [false, false, true, false, true]);
+    // Whoever has it open was told so: it stays until they have closed it.
+    assert_eq!(story.refused(set(after, false)), ErrorKind::Busy);
+    story.ask(set(after, true)).unwrap();
+    story.ask(Op::Close(wire::Close { inode: after, modified: None })).unwrap();
+    story.ask(set(after, false)).unwrap();
+    assert!(!reserves(&story, after));
+}
+
+// SEMANTICS 145.1
+#[test]
+fn a_file_that_reserves_is_made_longer_by_who_has_taken_its_memory() {
+    let mut story = Story::new();
+    let mut request = create(InodeId::ROOT, "f", 1);
+    request.wish.hints.rules.reserve = true;
+    let file = opened(story.ask(Op::Create(request))).info.attributes.inode;
+    let to = |size, allocated| Op::Truncate(wire::Truncate { inode: file, size, allocated });
+    let refused = ErrorKind::Redirect(Redirect::Reserved);
+    // What is so small lives with its inode, which has its memory.
+    story.ask(to(limits::INLINE_BYTES_MAX as u64, None)).unwrap();
+    for size in [limits::INLINE_BYTES_MAX as u64 + 1, 1 << 30] {
+        assert_eq!(story.refused(to(size, None)), refused);
+    }
+    assert_eq!(story.info(file).unwrap().attributes.size, limits::INLINE_BYTES_MAX as u64);
+    story.ask(to(7, None)).unwrap();
+    story.ask(to(100, None)).unwrap();
 }
 
 // SEMANTICS 140.4
@@ -309,7 +356,7 @@ fn a_file_has_the_mode_of_its_directory_or_of_who_makes_it() {
 fn a_file_s_mode_changes_while_nobody_has_it_open() {
     let mut story = Story::new();
     let file = story.create(InodeId::ROOT, "f");
-    let set = |mode| Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_file(mode) });
+    let set = |mode| Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_mode(mode) });
     assert_eq!(story.refused(set(Some(Mode::Strict))), ErrorKind::Busy);
     story.ask(set(None)).unwrap();
     story.ask(Op::Close(wire::Close { inode: file, modified: None })).unwrap();
@@ -317,16 +364,16 @@ fn a_file_s_mode_changes_while_nobody_has_it_open() {
     for mode in [Some(Mode::Strict), Some(Mode::Coherent), Some(Mode::Relaxed), None] {
         story.ask(set(mode)).unwrap();
         let info = story.info(file).unwrap();
-        assert_eq!(info.hints, LayoutHints::of_file(mode));
+        assert_eq!(info.hints, LayoutHints::of_mode(mode));
         assert!(info.attributes.changed > before);
     }
     story.ask(set(Some(Mode::Relaxed))).unwrap();
     let open = Op::Open(wire::Open { inode: file, read: true, write: false, run: false });
     let now = opened(story.ask(open)).info;
-    assert_eq!(now.hints.mode, Some(Mode::Relaxed), "whoever opens it hears of it");
+    assert_eq!(now.hints.rules.mode, Some(Mode::Relaxed), "whoever opens it hears of it");
     assert_eq!(story.refused(set(None)), ErrorKind::Busy);
     story.ask(set(Some(Mode::Relaxed))).unwrap();
-    assert_eq!(story.info(file).unwrap().hints.mode, Some(Mode::Relaxed));
+    assert_eq!(story.info(file).unwrap().hints.rules.mode, Some(Mode::Relaxed));
 }
 
 #[test]

@@ -84,6 +84,13 @@ macro_rules! fields {
     })*};
 }
 
+// Golden bytes are of files that reserve nothing: as they were before any could.
+impl Sample for FileRules {
+    fn sample(source: &mut Source) -> FileRules {
+        FileRules { mode: Sample::sample(source), reserve: false }
+    }
+}
+
 impl Sample for () {
     fn sample(_: &mut Source) {}
 }
@@ -419,7 +426,7 @@ fields! {
         inode, kind, mode, uid, gid, links, size, device, generation, accessed, modified, changed, created, xattrs, allocated
     }
     Layout { stripe_unit, width, base_slot, stride, copies, created }
-    LayoutHints { stripe_unit, width, copies, mode }
+    LayoutHints { stripe_unit, width, copies, rules }
     ServerEntry { server, host, tcp, unix, store_bytes, forgotten }
     Chain { servers, complete_since }
     ClusterMap { pool, epoch, hash_seed, coordinator, servers, chains }
