@@ -33,6 +33,8 @@ SHARED = [
     "placing",
     "maps",
     "views",
+    "beside",
+    "sharing",
     "wrong",
     "threads",
     "forks",
@@ -40,7 +42,18 @@ SHARED = [
     "coordination",
 ]
 
-OVER_THE_NETWORK = ["files", "vectors", "runs", "threads", "forks", "strange_names", "coordination", "views"]
+OVER_THE_NETWORK = [
+    "files",
+    "vectors",
+    "runs",
+    "threads",
+    "forks",
+    "strange_names",
+    "coordination",
+    "views",
+    "beside",
+    "sharing",
+]
 
 
 @dataclass
@@ -92,11 +105,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     shutil.rmtree(base)
 
 
+# SEMANTICS 143.4, 143.5, 144.1, 144.2
 @pytest.mark.parametrize("name", SHARED)
 def test_every_function_does_what_the_header_says(programs: Programs, shared_pool: Pool, place: str, name: str) -> None:
     programs.run("capi_test", name, shared_pool.name, place)
 
 
+# SEMANTICS 143.4, 143.5, 144.1, 144.2
 @pytest.mark.parametrize("name", OVER_THE_NETWORK)
 def test_it_does_the_same_over_the_network(
     programs: Programs, shared_pool: Pool, place: str, name: str, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,6 @@
 """Shared arrays of a running pool: views over shared memory here, fetched copies without it."""
 
+import asyncio
 import multiprocessing
 import pickle
 
@@ -175,6 +176,43 @@ def test_some_elements_are_published_and_refreshed(pool, pool_name, place, order
         theirs.close()
         with pytest.raises(ValueError, match="closed"):
             theirs.refresh(np.s_[1])
+
+
+# SEMANTICS 144.1
+def test_some_elements_are_published_and_refreshed_beside_the_program(pool, pool_name, place):
+    pool.array(f"{place}/a", (40, 30)).close()
+    with ramlace.connect(pool_name, local=False) as elsewhere:
+        mine, theirs = elsewhere.array(f"{place}/a"), elsewhere.array(f"{place}/a")
+        mine.view()[0, 0] = theirs.view()[20, 15] = 500.0
+        for number in range(1, 20):
+            mine.view()[number] = number
+            assert mine.publish_async(np.s_[number]).result() is None
+            assert theirs.refresh_async(np.s_[number]).result() is None
+            assert (theirs.view()[number] == number).all()
+        assert theirs.view()[0, 0] == 0.0, "nobody has published it"
+        assert theirs.view()[20, 15] == 500.0
+
+        async def together() -> None:
+            mine.view()[:] = 7.0
+            await asyncio.gather(*(asyncio.wrap_future(mine.publish_async(np.s_[row])) for row in range(40)))
+            await asyncio.wrap_future(theirs.refresh_async())
+
+        asyncio.run(together())
+        assert (theirs.read() == 7.0).all()
+        expected = np.full((40, 30), 7.0)
+        expected[20, 15] = 500.0
+        assert np.array_equal(theirs.view(), expected)
+        with pytest.raises(IndexError):
+            mine.publish_async(np.s_[40])
+        mine.close()
+        theirs.close()
+        with pytest.raises(ValueError, match="closed"):
+            theirs.refresh_async()
+    # Where it is the pool's own memory, there is nothing to fetch.
+    with pool.array(f"{place}/a") as shared:
+        shared.view()[0] = 9.0
+        shared.publish_async().result()
+        shared.refresh_async().result()
 
 
 def test_two_copies_that_store_to_different_elements_do_not_undo_each_other(pool_name, pool, place):

@@ -344,3 +344,5 @@ pub const LANE_DESCRIPTORS_MAX: usize = 512;
 pub const WINDOW_BYTES: u64 = 64 << 20;
 /// Windows that one store keeps mapped, beside those in use.
 pub const WINDOWS_MAX: usize = 256;
+/// Publishes and refreshes of one process that go on beside it.
+pub const PENDING_CALLS_MAX: usize = 64;

@@ -17,7 +17,7 @@
  * Pointers. Texts end with a NUL. Pointers that are not NULL must lead to what the function says.
  * Nothing is kept after a function has returned, and nothing it returns is to be freed.
  *
- * Handles (struct ramlace_pool, ramlace_file, ramlace_directory) are numbers and lead to no memory
+ * Handles (struct ramlace_pool, ramlace_file, ramlace_directory, ramlace_request) are numbers and lead to no memory
  * of the program; they are not used again after they were closed.
  *
  * Threads. Any number may call any function at once, on the same handle too.
@@ -46,6 +46,7 @@
 typedef struct ramlace_pool ramlace_pool;
 typedef struct ramlace_file ramlace_file;
 typedef struct ramlace_directory ramlace_directory;
+typedef struct ramlace_request ramlace_request;
 typedef struct ramlace_options ramlace_options;
 typedef struct ramlace_hints ramlace_hints;
 typedef struct ramlace_entry ramlace_entry;
@@ -295,6 +296,11 @@ struct ramlace_file;
  * A connected pool. Any number of threads may use one at once.
  */
 struct ramlace_pool;
+
+/**
+ * A publish or a refresh that goes on beside the program. One thread waits for it.
+ */
+struct ramlace_request;
 
 /**
  * How to connect. Set all with RAMLACE_OPTIONS_INIT, then what shall differ: what is 0 or NULL
@@ -1082,6 +1088,39 @@ int ramlace_publish(struct ramlace_file *file,
 int ramlace_refresh(struct ramlace_file *file,
                     int64_t offset,
                     int64_t length);
+
+/**
+ * Begins what ramlace_publish does, and returns at once: what was stored into these bytes before the call is published when
+ * ramlace_wait is back, what is stored meanwhile perhaps. The file may be closed then.
+ *
+ * Returns NULL and sets errno: EAGAIN where 64 requests of the process are under way; EBADF, EINVAL as ramlace_publish.
+ */
+struct ramlace_request *ramlace_ipublish(struct ramlace_file *file,
+                                         int64_t offset,
+                                         int64_t length);
+
+/**
+ * Begins what ramlace_refresh does, and returns at once: what others had published before the call is there when ramlace_wait is
+ * back, and may come piece by piece. What the program stores meanwhile stays. Otherwise as ramlace_ipublish.
+ */
+struct ramlace_request *ramlace_irefresh(struct ramlace_file *file,
+                                         int64_t offset,
+                                         int64_t length);
+
+/**
+ * Whether a request is over; ramlace_wait then returns at once. *over is set to 1, or to 0. Returns 0, or -1 and sets
+ * errno: EBADF no request, or one of the process that this one was forked from.
+ */
+int ramlace_test(struct ramlace_request *request,
+                 int *over);
+
+/**
+ * Waits until a request is over, and ends it: the handle is invalid afterwards, whatever is returned. A process that ends
+ * waits for none.
+ *
+ * Returns 0, or -1 and sets errno as ramlace_publish or ramlace_refresh does; EBADF as ramlace_test.
+ */
+int ramlace_wait(struct ramlace_request *request);
 
 /**
  * What path leads to; a symbolic link at its end is followed. Returns 0, or -1 and sets errno:

@@ -27,6 +27,11 @@ pub struct ramlace_directory {
     _opaque: [u8; 0],
 }
 
+/// A publish or a refresh that goes on beside the program. One thread waits for it.
+pub struct ramlace_request {
+    _opaque: [u8; 0],
+}
+
 /// How to connect. Set all with RAMLACE_OPTIONS_INIT, then what shall differ: what is 0 or NULL
 /// is as usual, and a program stays right when later versions add fields.
 #[repr(C)]

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// The source in the order of the header.
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 18] = [
     "version",
     "failure",
     "kinds",
@@ -19,6 +19,7 @@ const SOURCES: [&str; 17] = [
     "coordination",
     "mapping",
     "views",
+    "pending",
     "names",
     "xattrs",
     "directory",

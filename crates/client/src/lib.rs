@@ -26,6 +26,7 @@ mod hearers;
 mod list;
 mod listening;
 mod names;
+mod pending;
 mod pool;
 #[doc(hidden)]
 pub mod pure;
@@ -54,6 +55,7 @@ pub use names::placing::Placing;
 pub use names::raw::Raw;
 pub use names::renewals::Renewed;
 pub use names::rights::Rights;
+pub use pending::Pending;
 pub use pool::directory::{
     HOST_KEY_FILE_VARIABLE, POOL_DEFAULT, POOL_VARIABLE, PoolDirectory, PoolFile, PoolFileHosts,
     PoolFileServer, SECRET_FILE_VARIABLE, pool_name, read_secret_file, runtime_directory,

@@ -27,6 +27,8 @@ static const struct {
     {"names", test_names},     {"lists", test_lists},     {"layouts", test_layouts}, {"placing", test_placing},
     {"strange_names", test_strange_names},                {"maps", test_maps},
     {"views", test_views},
+    {"beside", test_beside},
+    {"sharing", test_sharing},
     {"wrong", test_wrong},     {"threads", test_threads}, {"forks", test_forks},
     {"locks", test_locks},     {"coordination", test_coordination},
     {"full", test_full},       {"gone", test_gone},

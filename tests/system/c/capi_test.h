@@ -61,6 +61,8 @@ void test_layouts(void);
 void test_placing(void);
 void test_maps(void);
 void test_views(void);
+void test_beside(void);
+void test_sharing(void);
 void test_wrong(void);
 void test_threads(void);
 void test_forks(void);

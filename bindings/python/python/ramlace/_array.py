@@ -6,11 +6,12 @@ import operator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ramlace import _errors, _native, _paths
+from ramlace import _errors, _later, _native, _paths
 from ramlace._described import Described, Order, Shape, checked_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
@@ -240,6 +241,32 @@ class Array:
         start, end = self._span(key)
         if self._copy is not None:
             self._copy.refresh(start, end)
+
+    def publish_async(self, key: "Index" = ...) -> "Future[None]":
+        """Begin ``publish(key)``, and return at once the future of its end (``asyncio.wrap_future`` awaits it).
+
+        What you stored before the call is published when the future is done, what you store meanwhile perhaps.
+        """
+        self._check()
+        start, end = self._span(key)
+        native = self._copy
+        if native is not None:
+            return _later.begin(native.publish, start, end)
+        if self._mapping is not None:
+            return _later.begin(self._open_file.publish, start, end)
+        return _later.begin(lambda: None)
+
+    def refresh_async(self, key: "Index" = ...) -> "Future[None]":
+        """Begin ``refresh(key)``, and return at once the future of its end.
+
+        What others had published before the call is there when the future is done, and may come piece by piece. What
+        you store meanwhile stays.
+        """
+        self._check()
+        start, end = self._span(key)
+        if self._copy is not None:
+            return _later.begin(self._copy.refresh, start, end)
+        return _later.begin(lambda: None)
 
     def _span(self, key: "Index") -> tuple[int, int]:
         """Return where the elements of an index begin and end, in bytes of the file."""

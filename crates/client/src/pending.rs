@@ -1,0 +1,159 @@
+//! A call that goes on beside the program, and is waited for later: publishing and refreshing some bytes take as long as bytes move.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_sync::{Condvar, Mutex};
+
+use crate::fork;
+use crate::session::heart::block_signals;
+
+/// How many are under way in this process.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// A call under way, on a thread of its own. It goes on to its end whoever waits for it.
+pub struct Pending {
+    outcome: Arc<Outcome>,
+    /// The process that waits for it; a forked child has no such thread.
+    fork: u64,
+}
+
+#[derive(Default)]
+struct Outcome {
+    result: Mutex<Option<Result<()>>>,
+    over: Condvar,
+}
+
+/// A place among those that may be under way.
+struct Place;
+
+impl Place {
+    fn take() -> Option<Place> {
+        let more = |taken| (taken < limits::PENDING_CALLS_MAX).then_some(taken + 1);
+        UNDER_WAY.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Pending {
+    /// Begins a call.
+    ///
+    /// Errors: `Retry` where [`limits::PENDING_CALLS_MAX`] are under way; those of starting a thread.
+    pub fn begin(call: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Pending> {
+        fork::watch();
+        let place = Place::take().ok_or_else(|| {
+            let text = format!("{} calls are under way; wait for one of them", limits::PENDING_CALLS_MAX);
+            Error::new(ErrorKind::Retry, text)
+        })?;
+        let outcome = Arc::new(Outcome::default());
+        let there = outcome.clone();
+        let work = move || {
+            block_signals();
+            let ended = Ending(there);
+            let result = call();
+            drop(place);
+            ended.with(result);
+        };
+        std::thread::Builder::new()
+            .name("ramlace-pending".into())
+            .spawn(work)
+            .map_err(|error| Error::from_io(&error, "starting a thread for a call"))?;
+        Ok(Pending { outcome, fork: fork::count() })
+    }
+
+    /// Whether it is over, and what came of it. Waits for nothing.
+    ///
+    /// Errors: `BadHandle` in a forked child.
+    pub fn poll(&self) -> Result<Option<Result<()>>> {
+        self.check_process()?;
+        Ok(self.outcome.result.lock().clone())
+    }
+
+    /// Waits until it is over.
+    ///
+    /// Errors: those of the call; `BadHandle` in a forked child.
+    pub fn wait(&self) -> Result<()> {
+        self.check_process()?;
+        let mut result = self.outcome.result.lock();
+        loop {
+            match &*result {
+                Some(result) => return result.clone(),
+                None => result = self.outcome.over.wait(result),
+            }
+        }
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if self.fork == fork::count() {
+            return Ok(());
+        }
+        let text = "the call goes on in the process that this one was forked from";
+        Err(Error::new(ErrorKind::BadHandle, text))
+    }
+}
+
+/// Whoever waits hears of the end, also where the call has panicked.
+struct Ending(Arc<Outcome>);
+
+impl Ending {
+    fn with(self, result: Result<()>) {
+        *self.0.result.lock() = Some(result);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let broken =
+            || Err(Error::new(ErrorKind::Fatal, "a call that went on beside the program has broken off"));
+        self.0.result.lock().get_or_insert_with(broken);
+        self.0.over.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    // SEMANTICS 144.1, 144.2
+    #[test]
+    fn calls_go_on_beside_the_program_and_no_more_than_there_may_be() {
+        let (sender, receiver) = channel::<()>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let begin = || {
+            let receiver = receiver.clone();
+            Pending::begin(move || {
+                let _ = receiver.lock().recv();
+                Err(Error::new(ErrorKind::NoSpace, "full"))
+            })
+        };
+        let mut pending: Vec<Pending> = (0..limits::PENDING_CALLS_MAX).map(|_| begin().unwrap()).collect();
+        assert_eq!(begin().map(drop).unwrap_err().kind(), ErrorKind::Retry);
+        assert!(pending.iter().all(|call| call.poll().unwrap().is_none()));
+        sender.send(()).unwrap();
+        while pending.iter().all(|call| call.poll().unwrap().is_none()) {
+            std::thread::yield_now();
+        }
+        // There is a place again before its end is told.
+        pending.push(begin().unwrap());
+        drop(sender);
+        for call in pending {
+            assert_eq!(call.wait().unwrap_err().kind(), ErrorKind::NoSpace);
+            assert_eq!(call.poll().unwrap().unwrap().unwrap_err().kind(), ErrorKind::NoSpace);
+        }
+    }
+
+    // SEMANTICS 144.2
+    #[test]
+    fn a_call_that_breaks_off_is_an_error_to_who_waits() {
+        let call = Pending::begin(|| panic!("as a test wants it")).unwrap();
+        assert_eq!(call.wait().unwrap_err().kind(), ErrorKind::Fatal);
+    }
+}
