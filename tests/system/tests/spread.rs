@@ -31,7 +31,8 @@ fn name(text: String) -> Name {
 }
 
 fn create(client: &Pool, parent: InodeId, name: &Name) -> Result<()> {
-    let hints = LayoutHints { stripe_unit: Some(1 << 20), width: Some(1), copies: Some(1), mode: None };
+    let hints =
+        LayoutHints { stripe_unit: Some(1 << 20), width: Some(1), copies: Some(1), ..LayoutHints::default() };
     let request = Create {
         parent,
         name: name.clone(),
