@@ -19,7 +19,7 @@ from pool import KIB, MIB, Pool, eventually, pattern
 UNIT = 64 * KIB
 
 
-def fill(pool: ramlace.Pool, path: str, **layout: int) -> int:
+def fill(pool: ramlace.Pool, path: str, **layout: Any) -> int:
     """Write a file until not even a page more fits; return its acknowledged bytes."""
     done, piece = 0, MIB
     with pool.open(path, "wb", buffering=0, stripe_unit=UNIT, **layout) as file:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -34,7 +35,7 @@ def directly(path: Path, stack: ExitStack) -> Reader:
     return read
 
 
-def by_library(pool: ramlace.Pool, path: str, stack: ExitStack, **how: str) -> Reader:
+def by_library(pool: ramlace.Pool, path: str, stack: ExitStack, **how: Any) -> Reader:
     """Open a file by the library."""
     file = stack.enter_context(pool.open(path, "rb", buffering=0, **how))
 

@@ -85,14 +85,18 @@ def test_a_refresh_in_relaxed_mode_asks_a_few_times_and_keeps_what_has_not_chang
             for at in places:
                 assert page(file, at) == content[at : at + PAGE]
 
+        def refresh_and_read() -> None:
+            file.refresh()
+            read_all()
+
         read_all()
         # A question for each lane, and no block of 128 anew.
-        assert eventually(lambda: messages_of(pool, lambda: (file.refresh(), read_all())) < len(places) / 4)
+        assert eventually(lambda: messages_of(pool, refresh_and_read) < len(places) / 4)
         with there.open("/file", "r+b", buffering=0) as writer:
             for at in (5 * UNIT, 77 * UNIT + 9):
                 content[at : at + 4] = b"new!"
                 writer.pwrite(b"new!", at)
-        read = messages_of(pool, lambda: (file.refresh(), read_all()))
+        read = messages_of(pool, refresh_and_read)
         assert read < len(places) / 2, "what has changed is found by halves"
 
 

@@ -153,10 +153,9 @@ def test_a_small_file_that_grows_after_a_server_was_lost_has_lost_nothing(new_po
     running = new_pool(2, 64)
     end = 6 << 20
     with running.connect() as pool:
-        wide = {"width": 2, "stripe_unit": 1 << 20}
         held = []
         for number in range(6):
-            held.append(pool.open(f"/{number}", "w+b", buffering=0, **wide))
+            held.append(pool.open(f"/{number}", "w+b", buffering=0, width=2, stripe_unit=1 << 20))
             held[-1].write(b"small")
         running.kill_server(1)
         with wire.Wire(running.addresses[0]) as line:

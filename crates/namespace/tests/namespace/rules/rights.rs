@@ -1,7 +1,7 @@
 //! Bad input, and which callers may do what.
 
 use ramlace_base::{ErrorKind, Generation, InodeId, Redirect, Slot, Timestamp, limits};
-use ramlace_namespace::{Answer, Op, Query};
+use ramlace_namespace::Op;
 use ramlace_wire::namespace as wire;
 use ramlace_wire::{FileKind, FileRules, Layout, LayoutHints, Mode};
 
