@@ -7,17 +7,7 @@ mod entries;
 mod open;
 mod sizes;
 
-pub use attributes::{
-    GetAttributes, GetAttributesMany, GetPartitions, InodeInfo, ManyAttributes, PartitionsInfo,
-    SetAttributes, SetLayout, TimeReason,
-};
-pub(crate) use entries::is_directory_told;
-pub use entries::{
-    DirectoryEntry, DirectoryPage, Found, Link, Lookup, Made, MakeDirectory, MakeNode, NewMode,
-    ReadDirectory, ReadLink, RemoveDirectory, Rename, RenameMode, Symlink, Unlink, Unlinked,
-};
-pub use open::{
-    Close, Create, CreateUnnamed, EntryLeased, GiveUp, GivenUp, HandOver, HandedOver, LayoutWish, Open,
-    OpenEntry, Opened,
-};
-pub use sizes::{AppendReserved, Extend, FinishAppend, NoteMemory, ReserveAppend, SizeInfo, Truncate};
+pub use attributes::*;
+pub use entries::*;
+pub use open::*;
+pub use sizes::*;

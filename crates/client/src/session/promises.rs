@@ -5,7 +5,7 @@
 //! that is sent by itself and may make an inode, or change a directory, begins another one, and nothing is promised meanwhile. What
 //! is known of files has a version of its own, which each change begins that is sent by itself.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, Slot, Timestamp, limits};
@@ -83,7 +83,7 @@ pub enum Due {
 /// All of a session.
 #[derive(Debug, Default)]
 pub struct AllPromises {
-    slots: HashMap<Slot, Promises>,
+    slots: BTreeMap<Slot, Promises>,
     last_version: u64,
 }
 
@@ -328,7 +328,7 @@ impl AllPromises {
 
     /// All that is owed will never be done.
     pub fn break_all(&mut self) -> Vec<Promise> {
-        self.slots.drain().flat_map(|(_, promises)| promises.waiting).collect()
+        std::mem::take(&mut self.slots).into_iter().flat_map(|(_, promises)| promises.waiting).collect()
     }
 
     fn forget_if_over(&mut self, slot: Slot) {
