@@ -331,7 +331,7 @@ def layout_program(header: str) -> str:
 STRUCTURES = {
     "ramlace_options": ["size", "deadline_millis", "local", "secret_file", "label", "cache_bytes"],
     "ramlace_hints": [
-        *("size", "stripe_unit", "width", "copies", "local", "first_server", "parts", "part_count", "mode", "reserved"),
+        *("size", "stripe_unit", "width", "copies", "local", "first_server", "parts", "part_count", "mode", "reserve"),
     ],
     "ramlace_part": ["bytes", "machine"],
     "ramlace_time": ["seconds", "nanoseconds", "reserved"],

@@ -140,13 +140,15 @@ def test_nobody_waits_for_who_has_a_file_open_in_relaxed_mode(new_pool: NewPool)
     make(pool, "/file", pattern(3, LENGTH))
     program = f"import ramlace; pool = ramlace.connect({pool.name!r}, cache_bytes={8 * MIB})\n"
     program += "file = pool.open('/file', 'rb', buffering=0, sharing={!r})\n"
-    program += f"[file.pread_into(bytearray(100), at) for at in range(0, {LENGTH}, {UNIT})]\n"
+    reads = f"[file.pread_into(bytearray(100), at) for at in range(0, {LENGTH}, {UNIT})]"
 
     def has_leases() -> bool:
         return bool(pool.json("status", "--leases")["leases"]["places"])
 
     with Program(python=sys.executable) as reader:
         reader.run(program.format("relaxed"))
+        for _ in range(20):
+            reader.run(f"{reads}; time.sleep(0.01)")
         with pool.connect() as there, there.open("/file", "r+b", buffering=0) as writer:
             reader.process.send_signal(signal.SIGSTOP)
             assert not has_leases()
@@ -154,7 +156,13 @@ def test_nobody_waits_for_who_has_a_file_open_in_relaxed_mode(new_pool: NewPool)
                 writer.pwrite(b"new!", at)
     with Program(python=sys.executable) as reader:
         reader.run(program.format("coherent"))
-        assert eventually(has_leases)
+
+        def reads_by_a_lease() -> bool:
+            # A session keeps nothing before it listens.
+            reader.run(reads)
+            return has_leases()
+
+        assert eventually(reads_by_a_lease)
 
 
 # SEMANTICS 143.4
