@@ -340,7 +340,7 @@ STRUCTURES = {
         *("accessed", "modified", "changed", "created", "device_major", "device_minor", "reserved"),
     ],
     "ramlace_run": ["offset", "length", "stride", "count"],
-    "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "first_server", "mode", "reserved"],
+    "ramlace_layout": ["stripe_unit", "width", "copies", "fixed", "first_server", "mode", "reserve", "reserved"],
     "ramlace_statfs": [
         *(
             "total_bytes",
@@ -364,7 +364,7 @@ ramlace_part 24 0 8
 ramlace_time 16 0 8 12
 ramlace_stat 160 0 8 16 24 32 40 44 48 52 56 60 64 80 96 112 128 132 136
 ramlace_run 32 0 8 16 24
-ramlace_layout 48 0 8 12 16 20 24 28
+ramlace_layout 48 0 8 12 16 20 24 28 32
 ramlace_statfs 72 0 8 16 24 32 36 40 48 56 64
 ramlace_entry 288 0 8 12 16 272
 """
