@@ -275,30 +275,6 @@ def test_truncations_that_cross_are_answered_though_both_kernels_have_stores(
             assert eventually(partial(agree, files, whole))
 
 
-# SEMANTICS 114.5
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("mode", [COHERENT, STRICT])
-def test_a_read_ends_where_the_file_was_cut_whatever_is_dropped_while_it_asks_for_that(
-    pairs: dict[str, Pair], place: str, mode: str, moment: str
-) -> None:
-    pair = pairs[mode]
-    here, there = (mount / place / "file" for mount in pair.mounts)
-    size = 64 * PAGE
-    here.write_bytes(b"a" * size)
-    with here.open("r+b", buffering=0) as writer, there.open("r+b", buffering=0) as reader:
-        # The last page is near the end of a batch, the first of one, the second of all, and the only one.
-        for kept in (*(size - turn * (PAGE + 100) for turn in (1, 2, 3)), 32 * PAGE + 10, PAGE + 10, 100):
-            os.pread(reader.fileno(), 2 * size, 0)
-            os.ftruncate(writer.fileno(), kept)
-            pair.delays[1].set({SIZE: (200, 0) if moment == "before" else (0, 200)})
-            meanwhile = threading.Timer(0.1, os.pwrite, (writer.fileno(), b"a", 0))
-            meanwhile.start()
-            read = os.pread(reader.fileno(), 2 * size, 0)
-            meanwhile.join()
-            pair.set_free()
-            assert read == b"a" * kept, (kept, len(read))
-
-
 def agree(files: list[int], length: int) -> bool:
     """Tell whether both files have the same bytes."""
     return os.pread(files[0], length, 0) == os.pread(files[1], length, 0)

@@ -200,7 +200,7 @@ impl PoolFileSystem {
         // Stores of before must not be told as later than what is chosen now.
         let _ = self.handed.publish(inode);
         // The kernel writes no page of it back before this is answered.
-        let _cutting = changes.size.map(|size| self.pages.begin_cut(inode, size));
+        let _cutting = changes.size.map(|_| self.pages.begin_cut(inode));
         let mut latest = None;
         if let Some(size) = changes.size {
             latest = Some(self.set_size(inode, size, changes, caller)?);

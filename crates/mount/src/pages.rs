@@ -133,9 +133,9 @@ impl Pages {
         request
     }
 
-    /// A truncation begins, of all that lies behind a size.
-    pub(crate) fn begin_cut(self: &Arc<Pages>, inode: InodeId, size: u64) -> Request {
-        self.begin(inode, Kind::Cut, ByteRange { start: size, end: u64::MAX }).0
+    /// A truncation begins, to whatever size: until it is answered the kernel writes back no page of the file.
+    pub(crate) fn begin_cut(self: &Arc<Pages>, inode: InodeId) -> Request {
+        self.begin(inode, Kind::Cut, WHOLE).0
     }
 
     /// A program's write through pages begins. What is written back of the same pages already is in its place first: write-backs wait for nobody.
@@ -523,9 +523,12 @@ mod tests {
     fn writes_and_truncations_hold_their_pages_until_they_are_over() {
         let pages = Arc::new(Pages::default());
         assert!(pages.held(FILE, &[WHOLE]).is_empty());
-        let (write, cut) = (pages.begin_through(FILE, page(1)), pages.begin_cut(FILE, 3 * PAGE + 5));
-        let held: Vec<u64> = (0..6).filter(|at| !pages.held(FILE, &[page(*at)]).is_empty()).collect();
-        assert_eq!(held, [1, 3, 4, 5]);
+        let write = pages.begin_through(FILE, page(1));
+        let held =
+            || -> Vec<u64> { (0..4).filter(|at| !pages.held(FILE, &[page(*at)]).is_empty()).collect() };
+        assert_eq!(held(), [1]);
+        let cut = pages.begin_cut(FILE);
+        assert_eq!(held(), [0, 1, 2, 3], "whatever lies before the new end, too");
         drop((write, cut));
         assert!(pages.held(FILE, &[WHOLE]).is_empty());
     }

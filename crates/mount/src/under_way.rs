@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     LeftOut,
     /// That is written. The kernel may have the call's pages locked until it is answered.
     Failed,
-    /// A truncation: the kernel writes none of them back until it is answered.
+    /// A truncation: the kernel writes no page of the file back until it is answered, and so drops none that programs have stored into.
     Cut,
 }
 

@@ -97,8 +97,9 @@ impl Server {
                 Op::ChangeInlineCell { request, room: self.has_inline_room() }
             }
             Op::Truncate(request) => {
-                if !is_met {
-                    self.before_inline_cut(call, request.inode, request.size)?;
+                match is_met {
+                    true => self.changed_inline_before(call, request.inode)?,
+                    false => self.before_inline_cut(call, request.inode, request.size)?,
                 }
                 Op::Truncate(request)
             }

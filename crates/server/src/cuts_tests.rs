@@ -78,8 +78,14 @@ fn so_is_that_of_a_small_file() {
         two.changer.change(2, 0, &write).await.unwrap();
         two.holder.ask(&ReadInline { inode, offset: 0, length: 4096, keep: true }).await.unwrap();
         begin(&mut two, 3, 10).await;
+        // It comes again, on another connection.
+        let again = two.changer.another(&two.server.address).await;
+        let first = std::mem::replace(&mut two.changer, again);
+        begin(&mut two, 3, 10).await;
         two.end_all().await;
-        assert_eq!(two.changer.answer::<Attributes>().await.unwrap().0.size, 10);
+        for mut client in [first, two.changer] {
+            assert_eq!(client.answer::<Attributes>().await.unwrap().0.size, 10);
+        }
     });
 }
 

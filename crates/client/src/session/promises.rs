@@ -328,7 +328,7 @@ impl AllPromises {
 
     /// All that is owed will never be done.
     pub fn break_all(&mut self) -> Vec<Promise> {
-        std::mem::take(&mut self.slots).into_iter().flat_map(|(_, promises)| promises.waiting).collect()
+        std::mem::take(&mut self.slots).into_values().flat_map(|promises| promises.waiting).collect()
     }
 
     fn forget_if_over(&mut self, slot: Slot) {
