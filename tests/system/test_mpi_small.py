@@ -116,7 +116,9 @@ def test_small_accesses_fail_and_wait_as_if_each_had_gone_by_itself(
 @pytest.mark.parametrize("case", BEHIND)
 def test_rows_on_their_way_do_not_keep_the_program_waiting(mpi: Mpi, shared_pool: Pool, place: str, case: str) -> None:
     mpi.run(shared_pool, 1, mpi.program("behind"), case, f"ramlace:{place}/file")
-    assert reported(mpi, "behind")[0] > 0
+    # In other cases calls wait, and may have sent all of it before the thread had a processor.
+    if case in ("goes_on", "again"):
+        assert reported(mpi, "behind")[0] > 0
 
 
 # SEMANTICS 98.12
