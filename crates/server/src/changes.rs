@@ -264,7 +264,7 @@ fn command(call: &Call, identity: &Identity, op: Op) -> Result<Command> {
     Ok(Command { now: moment(call.promised()), origin, op })
 }
 
-/// What the slot has yet to hear of a wish for a layout that is chosen: the file's mode.
+/// What the slot has yet to hear of a wish for a layout that is chosen: the rules that the file keeps.
 fn without_layout(wish: &LayoutWish) -> LayoutWish {
     LayoutWish { hints: LayoutHints::of_file(wish.hints.rules), ..LayoutWish::default() }
 }
