@@ -56,15 +56,11 @@ def test_files_are_what_the_mpi_librarys_own_are_on_tmpfs(
             assert pool.read_bytes(ours) == theirs.read_bytes()
 
 
-# SEMANTICS 97.5
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
-def test_files_below_a_mount_without_the_library_are_what_they_are_on_tmpfs(
-    judge: Mpi, shared_pool: Pool, place: str, here: Path, memory: Path, ranks: int, seed: int
-) -> None:
-    words = [f"mpirun.{judge.name}", "-np", ranks, judge.program("judge"), here / "file", memory / "file", seed, ROUNDS]
+def run_without_the_library(mpi: Mpi, ranks: int, program: str, *words: object) -> None:
+    """Run a program by its MPI's own launcher alone."""
+    command = [f"mpirun.{mpi.name}", "-np", ranks, mpi.program(program), *words]
     said = subprocess.run(
-        list(map(str, words)),
+        list(map(str, command)),
         env={**os.environ, **VARIABLES},
         capture_output=True,
         check=False,
@@ -72,6 +68,15 @@ def test_files_below_a_mount_without_the_library_are_what_they_are_on_tmpfs(
         timeout=2 * PATIENCE_SECONDS,
     )
     assert said.returncode == 0, said.stderr + said.stdout
+
+
+# SEMANTICS 97.5
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+def test_files_below_a_mount_without_the_library_are_what_they_are_on_tmpfs(
+    judge: Mpi, shared_pool: Pool, place: str, here: Path, memory: Path, ranks: int, seed: int
+) -> None:
+    run_without_the_library(judge, ranks, "judge", here / "file", memory / "file", seed, ROUNDS)
     with shared_pool.connect() as pool:
         assert pool.read_bytes(f"{place}/file") == (memory / "file").read_bytes()
 
@@ -81,15 +86,6 @@ def test_files_below_a_mount_without_the_library_are_what_they_are_on_tmpfs(
 def test_each_routine_does_below_a_mount_without_the_library_what_it_should(
     held: Mpi, shared_pool: Pool, place: str, here: Path
 ) -> None:
-    words = [f"mpirun.{held.name}", "-np", "4", str(held.program("routines")), str(here / "file"), "own"]
-    said = subprocess.run(
-        words,
-        env={**os.environ, **VARIABLES},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=2 * PATIENCE_SECONDS,
-    )
-    assert said.returncode == 0, said.stderr + said.stdout
+    run_without_the_library(held, 4, "routines", here / "file", "own")
     with shared_pool.connect() as pool:
         assert pool.read_bytes(f"{place}/file") == (here / "file").read_bytes() != b""
