@@ -5,6 +5,7 @@
 //! CPU seconds for each GiB), so that the ratio of two loops says nothing.
 
 use ramlace_base::{Error, Result};
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -64,6 +65,9 @@ impl Drop for Cores {
 }
 
 fn place(thread: Option<Pid>, cores: &CpuSet) -> Result<()> {
-    sched_setaffinity(thread, cores)
-        .map_err(|errno| Error::from_io(&errno.into(), "giving a thread its cores"))
+    match sched_setaffinity(thread, cores) {
+        // A thread of a server that has ended since they were listed needs no core.
+        Err(Errno::SRCH) if thread.is_some() => Ok(()),
+        placed => placed.map_err(|errno| Error::from_io(&errno.into(), "giving a thread its cores")),
+    }
 }
