@@ -1,8 +1,8 @@
-//! For whom a thread asks, in a process that acts for the users of a machine.
+//! On whose behalf a thread sends requests, in a process that acts for the users of a machine.
 //!
-//! As a thread of Linux has a user id of its own for file systems: the thread that asks does the
-//! socket work itself, so what it asks within the scope is asked for that user, and nothing else
-//! is. Requests by an open file are made for nobody: the right was checked when it was opened.
+//! As with the per-thread user id for file systems in Linux: the calling thread does the socket work itself,
+//! so exactly what it asks within the scope is asked for that user. Requests on an open file are made for no
+//! user: the right was checked when it was opened.
 
 use std::cell::RefCell;
 
@@ -12,19 +12,19 @@ thread_local! {
     static FOR: RefCell<Option<Credentials>> = const { RefCell::new(None) };
 }
 
-/// Does what `work` asks of a pool for this user. The pool's session must be one that may
-/// ([`crate::ConnectOptions::for_users`]): others are refused.
+/// Does what `work` asks of a pool for this user. The pool's session must be allowed to act for users
+/// ([`crate::ConnectOptions::for_users`]); other sessions are refused.
 pub fn acting_for<T>(who: Credentials, work: impl FnOnce() -> T) -> T {
     within(Some(who), work)
 }
 
-/// Does what `work` asks for no user, whatever the thread does else.
+/// Does what `work` asks for no user, whatever user the thread otherwise acts for.
 pub(crate) fn for_nobody<T>(work: impl FnOnce() -> T) -> T {
     within(None, work)
 }
 
-/// For whom this thread sends a request of this kind. Bytes, and what goes on in an open file, are asked
-/// for nobody: the right was checked when it was opened.
+/// For which user this thread sends a request of this kind. Requests for bytes, and others on an open file,
+/// are made for no user: the right was checked when it was opened.
 pub(crate) fn current_for(kind: Kind) -> Option<Credentials> {
     match kind.row().for_whom {
         ForWhom::User | ForWhom::OpenFileOrUser => current(),
@@ -37,7 +37,7 @@ fn current() -> Option<Credentials> {
 }
 
 fn within<T>(who: Option<Credentials>, work: impl FnOnce() -> T) -> T {
-    /// Also when the work panics.
+    /// Restores the user, also when the work panics.
     struct Back(Option<Credentials>);
     impl Drop for Back {
         fn drop(&mut self) {

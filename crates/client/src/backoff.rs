@@ -7,30 +7,30 @@ use ramlace_base::{Error, ErrorKind, Result};
 const PAUSE_MILLIS_MIN: u64 = 1;
 const PAUSE_MILLIS_MAX: u64 = 20;
 
-/// Growing pauses up to a deadline.
+/// Growing pauses between attempts, up to a deadline.
 pub struct Backoff {
     deadline: Instant,
     pause: Duration,
 }
 
 impl Backoff {
-    /// No pause was made yet.
+    /// No pause has been made yet.
     pub fn new(deadline: Instant) -> Backoff {
         Backoff { deadline, pause: Duration::from_millis(PAUSE_MILLIS_MIN) }
     }
 
-    /// There is time until then.
+    /// Changes the deadline.
     pub fn move_to(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
-    /// Whether there is no time for another attempt before a deadline.
+    /// Whether there is no time left for another attempt before a deadline.
     pub fn is_over(now: Instant, deadline: Instant) -> bool {
         now + Duration::from_millis(PAUSE_MILLIS_MAX) >= deadline
     }
 
-    /// The pause before the next attempt, if there is time for one. `share` of it, a half to the whole, is taken: two clients that
-    /// are in each other's way do not come again at the same moment.
+    /// The pause before the next attempt, if there is time for one. `share`, from a half to the whole, is the
+    /// part of it that is taken: so two clients that collide do not retry at the same moment.
     pub fn next(&mut self, now: Instant, share: f32) -> Option<Duration> {
         let pause = self.pause;
         (now + pause < self.deadline).then(|| {
@@ -44,7 +44,7 @@ impl Backoff {
         self.pause_after(Error::new(ErrorKind::TimedOut, "the deadline passed"))
     }
 
-    /// The same with the error to fail with.
+    /// As `pause`; `error` is the one to fail with.
     pub(crate) fn pause_after(&mut self, error: Error) -> Result<()> {
         let pause = self.next(Instant::now(), crate::entropy::between_half_and_one()).ok_or(error)?;
         std::thread::sleep(pause);

@@ -1,5 +1,5 @@
-//! Files' bytes: pieces of a transfer and the rounds that send them, memory they go to and come from,
-//! mappings, arrays, and the leases on bytes that a kernel keeps.
+//! Files' bytes: the pieces of a transfer and the rounds that send them, the memory that they move to and
+//! from, mappings, arrays, and the leases on bytes that a kernel caches.
 
 pub(crate) mod array;
 pub(crate) mod blocks;

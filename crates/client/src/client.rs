@@ -1,4 +1,4 @@
-//! What stands on a session: the tables of names, bytes and locks that this process knows of a pool.
+//! The client's state above a session: the tables of names, bytes and locks that this process has of a pool.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -23,28 +23,29 @@ use crate::session::owed::{Heard, Message};
 use crate::session::settings::Settings;
 use crate::session::{OnSession, Session};
 
-/// One process's state of a pool, on one session. Each table belongs to the room that is named by its path; the others ask it.
+/// One process's state of a pool, on one session. Each table belongs to the room that is named by its path;
+/// other rooms call that one.
 pub(crate) struct Client {
     session: Arc<Session>,
     pub(crate) hearers: Arc<Hearers>,
     pub(crate) inodes: Inodes,
-    /// Slots that are its own for a moment.
+    /// Slots that are delegated to this session.
     pub(crate) known: Mutex<Known>,
-    /// Directories that are spread over slots, as far as it has met them.
+    /// Directories that are known to be spread over slots.
     pub(crate) spreads: Spreads,
     pub(crate) ways: Ways,
-    /// Locks that it waits for.
+    /// Locks that threads of this process wait for.
     pub(crate) waits: Waits,
     /// Servers that a thread listens to.
     pub(crate) listening: Listening,
-    /// Leases that they have renewed.
+    /// Leases that servers have renewed.
     pub(crate) renewals: Renewals,
     /// Servers that give leases on bytes.
     pub(crate) givers: Givers,
 }
 
 impl Client {
-    /// On a session that nobody has heard of yet.
+    /// A client on a session that no server knows yet.
     pub(crate) fn new(
         settings: &Arc<Settings>,
         hearers: &Arc<Hearers>,
@@ -68,7 +69,7 @@ impl Client {
     }
 }
 
-/// Every call is made in its session.
+/// Calls go through the client's session.
 impl Deref for Client {
     type Target = Arc<Session>;
 
@@ -88,7 +89,7 @@ impl OnSession for Client {
             Message::Times(inode) => self.tell_times(*inode, deadline),
             Message::EndRecalls(server) => self.tell_recalls_ended(*server, deadline),
             Message::LookForCycle(wait) => self.look_for_cycle(*wait, deadline),
-            // The session's own.
+            // The session handles it itself.
             Message::GiveUp(_) => Ok(Heard::Yes),
         }
     }

@@ -1,5 +1,5 @@
-//! What processes agree on: locks, cells, barriers, changes that are waited for, and what is still owed
-//! to a server after a wait was given up.
+//! How processes coordinate: locks, cells, barriers, waits for changes, and messages that servers still have
+//! to be sent after a wait was abandoned.
 
 pub(crate) mod barriers;
 pub(crate) mod cells;

@@ -15,7 +15,7 @@ pub(crate) fn fill(mut buffer: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// A factor for pauses; 1 when the kernel has no random bytes.
+/// A random factor for pauses; 1 when the kernel has no random bytes.
 pub(crate) fn between_half_and_one() -> f32 {
     let mut byte = [0xff];
     let _ = fill(&mut byte);

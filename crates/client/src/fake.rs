@@ -1,5 +1,5 @@
-//! A pool in one process for tests: real sockets and the real protocol in front of plain
-//! collections, with faults on demand. What it stores it stores in the simplest way there is.
+//! A pool in one process for tests: real sockets and the real protocol in front of plain collections, with
+//! faults on demand.
 
 mod lanes;
 mod names;
@@ -34,26 +34,26 @@ use ramlace_wire::{
 use crate::scratch::Scratch;
 use crate::{ConnectOptions, Pool};
 
-/// What is done to the next request of a kind.
+/// A fault for the next request of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Answered with Retry.
     Retry,
-    /// It is done, and answered a second later.
+    /// It is processed, and answered a second later.
     Late,
-    /// It is done, and answered when [`State::releases_held`] says so.
+    /// It is processed, and answered when [`State::releases_held`] is set.
     Held,
-    /// The connection ends before it is looked at.
+    /// The connection ends before the request is processed.
     LoseRequest,
-    /// It is done, and the connection ends.
+    /// It is processed, and the connection ends.
     LoseReply,
     /// The same, and from then on lanes take another permit than before.
     LoseReplyAndRenew,
     /// Answered with Moved, without a map.
     Moved,
-    /// Answered with Spread: it knows nothing of this part of a directory.
+    /// Answered with Spread: this part of the directory is not known here.
     Spread,
-    /// Before it is done somebody truncates all files to nothing.
+    /// Before it is processed, another client truncates all files to nothing.
     Truncated,
 }
 
@@ -74,59 +74,59 @@ pub(crate) struct State {
     entries: BTreeMap<(InodeId, Vec<u8>), InodeId>,
     counter: u64,
     replies: HashMap<(SessionId, Sequence), Vec<u8>>,
-    /// Changes that are not done any more.
+    /// Changes that were given up and must not be processed any more.
     given_up: HashSet<(SessionId, Sequence)>,
     sessions: HashSet<(ServerId, SessionId)>,
-    /// What lanes ask for, where they ask for any.
+    /// The permit that lanes require, if they require any.
     pub(crate) permit: Option<Permit>,
     pub(crate) faults: Vec<(Kind, Fault)>,
-    /// Requests that were carried out, by kind.
+    /// Requests that were processed, by kind.
     pub(crate) done: HashMap<Kind, usize>,
-    /// Requests that came in, by kind.
+    /// Requests that were received, by kind.
     pub(crate) seen: HashMap<Kind, usize>,
     /// Bytes that all lanes of a server may have together.
     pub(crate) lane_bytes_max: usize,
-    /// Changes of bytes so far.
+    /// The number of changes of bytes so far.
     pub(crate) changes: u64,
     /// Open references: one for each session and inode.
     pub(crate) open: BTreeSet<(SessionId, InodeId)>,
-    /// The numbers of `Close`s that were carried out.
+    /// The sequence numbers of processed `Close`s.
     closes: HashMap<(SessionId, Sequence), InodeId>,
-    /// What a session has opened or closed by a change that it has given up. It was told of the first and knows nothing of the second: it
-    /// may close what it has not open.
+    /// What a session has opened or closed by a change that it has given up. It may not know the outcome of
+    /// either, so it may close what it has not open.
     open_in_doubt: HashSet<(SessionId, InodeId)>,
-    /// What no client does that is told the truth. A test that ends with any fails.
+    /// Requests that no client sends that got honest replies. A test that ends with any fails.
     misuses: Vec<String>,
     pub(crate) silent: HashSet<ServerId>,
-    /// Puts other bodies in the place of replies.
+    /// Replaces the bodies of replies.
     pub(crate) liar: Option<Liar>,
-    /// It has put one there: of what a client believes since then it may ask anything.
+    /// It has replaced one: the client may believe false things since then, and ask for anything.
     has_lied: bool,
     /// What was held is answered, and nothing is held any more.
     pub(crate) releases_held: bool,
-    /// What leases on bytes are about.
+    /// The state of leases on bytes.
     pub(crate) data: Data,
 }
 
-/// Leases on bytes, as far as tests look at them. All servers have one life.
+/// Leases on bytes, as far as tests check them. All servers have the same incarnation.
 #[derive(Default)]
 pub(crate) struct Data {
     pub(crate) life: u64,
     pub(crate) recalls: Vec<(ServerId, DataRecall)>,
     pub(crate) ended: EndRecalls,
-    /// Up to where it was asked whether all see it.
+    /// By server: up to which recall it was asked whether all see it.
     pub(crate) published: Vec<(ServerId, u64)>,
     /// Of each write and each read, in their order.
     pub(crate) origins: Vec<WriteOrigin>,
     pub(crate) keeps: Vec<bool>,
-    /// Lanes that were read by who keeps them.
+    /// Lanes that were read by sessions that cache them.
     kept: HashSet<LaneId>,
     /// The newest recall; each write-back makes one.
     pub(crate) made: u64,
 }
 
 impl Data {
-    /// The same of leases on bytes.
+    /// The recalls of leases on bytes for a listening session, and whether there are any.
     fn news(&self, server: ServerId, question: &Listen) -> (News, bool) {
         let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > question.told);
         let data: Vec<DataRecall> = here.map(|(_, recall)| *recall).collect();
@@ -144,7 +144,7 @@ impl Data {
     }
 }
 
-/// The body with which a request is answered, told what the honest one is, if there is one.
+/// Returns the body with which a request is answered; it is given the honest one, if there is one.
 pub(crate) type Liar = Box<dyn FnMut(Kind, Option<&[u8]>) -> Option<Vec<u8>> + Send>;
 
 enum Answer {
@@ -187,7 +187,7 @@ impl FakePool {
         }
     }
 
-    /// The secret in a directory that outlives the pool.
+    /// A copy of the secret, in a directory that outlives the pool.
     pub(crate) fn copy_of_secret(&self) -> Scratch {
         let scratch = Scratch::new();
         std::fs::copy(self.scratch.path().join("fake/secret"), scratch.path().join("secret")).unwrap();
@@ -327,7 +327,7 @@ fn error<T>(kind: ErrorKind, text: &str) -> Result<T, Error> {
 }
 
 impl State {
-    /// What there is for who listens, and whether that is anything.
+    /// The news for a listening session, and whether there are any.
     fn news(&self, id: ServerId, header: &Header, question: &Listen) -> (News, bool) {
         let (news, is_some) = self.data.news(id, question);
         let map = (self.map.epoch > header.epoch).then(|| self.map.clone());
@@ -383,7 +383,7 @@ impl State {
         state
     }
 
-    /// What the pool's liar makes of an answer, if there is one.
+    /// Passes a reply through the pool's liar, if there is one.
     fn lie(&mut self, kind: Kind, answer: Answer) -> Answer {
         let Some(liar) = &mut self.liar else { return answer };
         self.has_lied = true;
@@ -396,7 +396,7 @@ impl State {
         }
     }
 
-    /// A client that is told the truth does not ask so.
+    /// Notes a request that no client sends that got honest replies.
     fn misuse(&mut self, what: String) {
         if !self.has_lied {
             self.misuses.push(what);
@@ -489,13 +489,13 @@ impl State {
         }
     }
 
-    /// From now on lanes take this permit alone, as when the pool's secret was another one.
+    /// From now on lanes take only this permit, as after a change of the pool's secret.
     pub(crate) fn renew_permit(&mut self) {
         let number = self.permit.map_or(1, |permit| permit.read[0] + 1);
         self.permit = Some(Permit { read: [number; 8], write: [number; 8] });
     }
 
-    /// As a server does, before it looks whether it has done the request already.
+    /// Checks the permit, as a server does before it checks whether it has processed the request already.
     fn permits(&self, kind: Kind, body: &[u8]) -> bool {
         let target = match kind {
             Kind::ReadChunk => decode_body::<ReadChunk>(kind, body).map(|request| request.target),
@@ -533,7 +533,7 @@ impl State {
         Ok(self.lanes.entry(target.lane).or_default())
     }
 
-    /// A body without the path in front of it, which has to lead somewhere.
+    /// The body behind the path that precedes it, which has to lead somewhere.
     fn behind_way<'a>(&self, header: &Header, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
         if header.flags & flags::BY_PATH == 0 {
             return Ok(bytes);

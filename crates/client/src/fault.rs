@@ -1,4 +1,4 @@
-//! Faults on purpose, for tests that want to see one effect of a repeated change.
+//! Injected faults, for tests that check that a repeated change has one effect.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,8 +1,8 @@
-//! Which process this is, counted in forks, and values that each process has for itself.
+//! Counts forks to identify the process, and holds values of which each process has its own.
 //!
-//! After a fork the child must never wait for a lock that another thread of its parent held:
-//! nobody would ever give it back. So nothing here locks. A value of the parent is left alone
-//! in the child (its destructor would speak on the parent's sockets) and a new one is made.
+//! After a fork the child must never wait for a lock that another thread of its parent held: nobody would
+//! ever release it. So nothing here locks. A parent's value is never dropped in the child (its destructor
+//! would write to the parent's sockets), and a new one is made.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,8 +17,8 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Makes forks count from now on. Two threads that come here at once register twice; then a
-/// fork counts twice, which is as good.
+/// Makes forks count from now on. Two threads that come here at once register twice; then a fork counts
+/// twice, which does no harm.
 pub(crate) fn watch() {
     if !REGISTERED.load(Ordering::SeqCst) {
         // SAFETY: the handler only adds to an atomic number, which is safe after a fork, and
@@ -29,12 +29,12 @@ pub(crate) fn watch() {
     }
 }
 
-/// How many forks lie between the first process and this one, at least: differs in a child.
+/// How many forks lie between the first process and this one, at least: it differs between parent and child.
 pub(crate) fn count() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// A value and the process that it belongs to.
+/// A value and the process that owns it.
 struct Owned<T> {
     fork: u64,
     value: T,
@@ -46,7 +46,7 @@ pub struct PerFork<T> {
 }
 
 impl<T> PerFork<T> {
-    /// With nothing yet.
+    /// Without a value.
     pub(crate) fn new() -> PerFork<T> {
         PerFork { values: List::default() }
     }
@@ -72,7 +72,7 @@ impl<T> PerFork<T> {
         Ok(&self.values.push_unless(made, || self.own()).value)
     }
 
-    /// The values that ancestors of this process made, for what may be done without a lock.
+    /// The values that ancestors of this process have made, for uses that need no lock.
     pub(crate) fn inherited(&self) -> impl Iterator<Item = &T> {
         self.values.iter().filter(|owned| owned.fork != count()).map(|owned| &owned.value)
     }

@@ -1,15 +1,16 @@
 //! The client library of ramlace: sessions, striping, retry, the namespace and arrays.
 //!
-//! [`Pool::connect`] finds a pool and begins a session. Paths are bytes and begin at the pool's
-//! root. Every call is synchronous, may be made from many threads at once, and ends by its
-//! deadline, or a bounded time later where other machines' kernels have the bytes: with its result or with an error that names the file, the server and the next step.
+//! [`Pool::connect`] finds a pool and begins a session. Paths are bytes and begin at the pool's root. Every
+//! call is synchronous, may be made from many threads at once, and ends by its deadline, or a bounded time
+//! later where other machines' kernels have the bytes: with its result or with an error that names the file,
+//! the server and the next step.
 //!
-//! Rooms: `session` reaches servers and repeats requests; `names` knows paths and
-//! inodes; `bytes` moves data; `coordination` has locks and waits; `pool` finds a pool and is what
-//! callers hold. `client` is one session with the tables of the three in the middle.
+//! Rooms: `session` connects to servers and repeats requests; `names` has paths and inodes; `bytes` moves
+//! data; `coordination` has locks and waits; `pool` finds a pool and is the interface to callers. `client` is
+//! one session with the tables of the three in the middle.
 //!
-//! Invariant: data moves between the caller's memory and the servers that hold it and passes
-//! nobody else; a change is made once, however often the network makes the client repeat it.
+//! Invariant: data moves only between the caller's memory and the servers that hold it; a change is made
+//! once, however often the network makes the client repeat it.
 
 mod acting;
 mod backoff;

@@ -1,5 +1,5 @@
-//! A list that only grows and is read without a lock: what a forked child may look at, whatever
-//! the threads of its parent were doing.
+//! A list that only grows and is read without a lock, so that a forked child may read it, whatever the
+//! threads of its parent were doing.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -41,8 +41,8 @@ impl<T> List<T> {
         self.push_unless(value, || None)
     }
 
-    /// Adds a value unless `found` finds one that does as well; returns the one that is there.
-    /// `found` is asked again whenever another thread has added something.
+    /// Adds a value unless `found` finds an equivalent one; returns the value that is in the list. `found` is
+    /// called again whenever another thread has added something.
     pub(crate) fn push_unless<'a>(&'a self, value: T, found: impl Fn() -> Option<&'a T>) -> &'a T {
         let node = Box::into_raw(Box::new(Node { value, next: ptr::null_mut() }));
         loop {
@@ -68,7 +68,7 @@ impl<T> List<T> {
             if next.is_null() {
                 return None;
             }
-            // SAFETY: `&mut self` said that nobody else looks; every node came from a box.
+            // SAFETY: `&mut self` proves that there is no reader; every node came from a box.
             let node = *unsafe { Box::from_raw(next) };
             next = node.next;
             Some(node.value)

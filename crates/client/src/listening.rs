@@ -1,10 +1,12 @@
-//! One thread for each server that tells this session something without being asked, on a connection that does nothing else: recalls of
-//! leases, slots that are wanted back, what is waited for, and a newer map. Its requests say to the server that the session lives.
+//! One thread for each server from which this session expects unsolicited news: recalls of leases and of
+//! delegated slots, events that are waited for, and newer maps. It sends long polls (`Listen`) on a
+//! connection of its own; these also tell the server that the session lives.
 //!
-//! The next request says that what was told is done. So nothing here waits for an answer of a server while there is a connection: what has to
-//! be asked when events may have been lost is asked by a thread that ends when it is.
+//! The next request acknowledges the news of the last reply. So this thread waits for no other reply of a
+//! server while there is a connection: a thread of its own asks about the waits for which events may have
+//! been lost, and ends when it has.
 //!
-//! The session is held only between two requests, so that the last file's drop still ends it.
+//! The session is held only between two requests, so that the drop of the last file still ends it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -20,29 +22,30 @@ use crate::session::heart::block_signals;
 use crate::session::lines::{Link, Server, roundtrip_unless_late};
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 
-/// A server that has not answered so long after it should have does not answer calls either.
+/// When a reply has not come so long after its request, the server counts as not answering calls either.
 const LATE_MILLIS: u64 = limits::LISTEN_MILLIS_MAX + SIGN_OF_LIFE_MILLIS_MAX;
-/// A request that is not answered for so long was lost.
+/// When there is no reply for this long, the request counts as lost.
 const LOST_MILLIS: u64 = limits::LISTEN_MILLIS_MAX + 3_000;
-/// How long a new connection may take.
+/// The time limit for a new connection.
 const CONNECT_MILLIS_MAX: u64 = 2_000;
-/// A life that no server has: asked with it, each tells its own at once.
+/// An incarnation that no server has: asked with it, each server answers at once with its own.
 const NO_LIFE: u64 = u64::MAX;
-/// Pause after a failure.
+/// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The same where somebody waits for what the server tells.
+/// The same while some thread waits for events of the server.
 const PAUSE_OF_WAITS: Duration = Duration::from_millis(100);
-/// After so many failures it is asked whether the server was forgotten, where nobody waits, who would ask at once.
+/// After so many failures the map is refreshed, to find out whether the server was forgotten. While a thread
+/// waits for its events, this is done after each failure.
 const FAILURES_PER_LOOK: u32 = 4;
 
-/// The servers that a thread listens to. Order of the locks: this one, then that of the session's waits.
+/// The servers for which a listening thread runs. Lock order: this one, then that of the session's waits.
 #[derive(Default)]
 pub(crate) struct Listening {
     servers: Mutex<HashSet<ServerId>>,
 }
 
 impl Client {
-    /// Makes sure that it is heard what the server of a slot tells.
+    /// Makes sure that a thread listens to the server of a slot.
     pub(crate) fn listen_to(self: &Arc<Client>, slot: Slot) -> Result<()> {
         let map = self.map()?;
         let server = self.server_of(&map, slot)?.id;
@@ -64,17 +67,17 @@ impl Client {
         })
     }
 
-    /// Whether this process believes things by leases.
+    /// Whether this process uses leases.
     fn has_leases(&self) -> bool {
         self.hearers.on_recall.get().is_some() || self.hearers.data_leases.get().is_some()
     }
 
-    /// Whether somebody waits for what this server tells.
+    /// Whether some thread waits for events of this server.
     fn waits_at(&self, server: ServerId) -> bool {
         self.waits.slots().into_iter().any(|slot| self.is_home(server, slot))
     }
 
-    /// Whether a slot is a server's, as far as is known.
+    /// Whether a slot belongs to a server, as far as is known.
     fn is_home(&self, server: ServerId, slot: Slot) -> bool {
         self.known_map().is_some_and(|map| map.primary(slot) == Some(server))
     }
@@ -85,15 +88,15 @@ struct Listener {
     server: ServerId,
 }
 
-/// A connection, and what is asked on it next.
+/// A connection, and its next request.
 struct Stream {
     link: Link,
     next: Listen,
-    /// Nothing was answered on it yet.
+    /// There was no reply on it yet.
     is_new: bool,
 }
 
-/// What follows from a step.
+/// What the thread does next.
 enum Step {
     Ask(Box<Stream>, Arc<Server>, Header),
     Pause(Duration),
@@ -125,17 +128,18 @@ impl Listener {
         }
     }
 
-    /// A connection on which the next request can be made, unless it is all over.
+    /// A connection on which the next request can be sent, unless the thread is to end.
     fn prepare(&self, stream: Option<Stream>, failures: &mut u32) -> Step {
         let Some(client) = self.client.upgrade() else { return Step::End };
         if let Some(error) = client.ended.get() {
-            // Nobody begins to wait in it any more, but for those who are just being told.
+            // No new wait begins in an ended session, but those that are being ended may still be in the
+            // table.
             client.waits.fail_all(error);
             client.waits.wake_all(|_| true);
             return if client.waits.slots().is_empty() { Step::End } else { Step::Pause(PAUSE_OF_WAITS) };
         }
         if self.is_forgotten(&client) {
-            // It will not come back, and nobody starts a thread for it again.
+            // It will not come back, and no thread is started for it again.
             self.hand_waits_over(&client);
             client.hear_no_more_of(self.server);
             return Step::End;
@@ -165,7 +169,7 @@ impl Listener {
         Step::Ask(Box::new(stream), server, client.header(Kind::Listen, None, lost, epoch))
     }
 
-    /// Nobody is listened for any more; whoever comes next starts another thread.
+    /// Whether there is nothing left to listen for; then the next caller starts another thread.
     fn ends(&self, client: &Client) -> bool {
         let mut servers = client.listening.servers.lock();
         let ends = !client.has_leases() && !client.waits_at(self.server);
@@ -175,8 +179,8 @@ impl Listener {
         ends
     }
 
-    /// A new connection may be one to a new life of the server: nothing that the last one told is done there. The first request is answered
-    /// at once: older ones give way to it, and what is asked then misses no event.
+    /// Connects. The server may have restarted, so nothing of before is acknowledged. The first request is
+    /// answered at once: it displaces older ones, and what is asked afterwards misses no event.
     fn begin(&self, client: &Arc<Client>) -> Result<Stream> {
         let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
         let server = client.server(self.server)?;
@@ -185,7 +189,7 @@ impl Listener {
         Ok(Stream { link, next, is_new: true })
     }
 
-    /// The server does not answer: its slots may have gone to others.
+    /// The server does not answer: its slots may have moved to others.
     fn after_failure(&self, client: &Arc<Client>, failures: u32) -> Step {
         let waits = client.waits_at(self.server);
         if waits || failures.is_multiple_of(FAILURES_PER_LOOK) {
@@ -196,13 +200,13 @@ impl Listener {
         Step::Pause(if waits { PAUSE_OF_WAITS } else { PAUSE })
     }
 
-    /// Whether its slots are others' for good.
+    /// Whether the server was forgotten: its slots belong to others for good.
     fn is_forgotten(&self, client: &Client) -> bool {
         let map = client.known_map();
         map.and_then(|map| Some(map.server(self.server)?.forgotten)).unwrap_or_default()
     }
 
-    /// Takes in an answer; the connection with the next request, if it is asked.
+    /// Handles a reply; returns the connection with the next request, if there is to be one.
     fn hear(&self, stream: Stream, server: &Server, epoch: Epoch, told: Result<News>) -> Option<Stream> {
         let client = self.client.upgrade()?;
         let news = match told {
@@ -221,14 +225,15 @@ impl Listener {
         }
         let newest = news.recalls.iter().map(|recall| recall.number).max();
         let newest_data = news.data.iter().map(|recall| recall.number).max();
-        // Nobody waits for anything here, and is told of nothing: whoever comes next begins anew.
+        // There is nothing to listen for: the next caller starts another thread.
         let is_idle = !is_new && !client.has_leases() && !client.waits_at(self.server);
         if is_idle && news.events.is_empty() {
             return None;
         }
-        // What is waited for takes no time.
+        // First, since it takes no time.
         client.hear_events(&news.events);
-        // A cache of bytes believes none without the size that it has leased: what ends those goes first.
+        // Before the recalls of bytes: a cache of bytes uses none without the leased size, so recalls of that
+        // have to end first.
         if newest.is_some()
             && let Some(on_recall) = client.hearers.on_recall.get()
         {
@@ -247,9 +252,9 @@ impl Listener {
         Some(Stream { link, next: Listen { leases: client.has_leases(), heard, told, life }, is_new: false })
     }
 
-    /// Events may have been lost: it is asked about every wait.
+    /// Events may have been lost: a new thread asks about every wait.
     ///
-    /// Errors: no thread can be started that asks.
+    /// Errors: that thread cannot be started.
     fn ask_for_waits(&self, client: &Arc<Client>) -> Result<()> {
         let (server, here) = (self.server, |slot| client.is_home(self.server, slot));
         client.waits.wake_all(here);
@@ -278,11 +283,11 @@ impl Listener {
         })
     }
 
-    /// Who waits at another server hears of that one's events.
+    /// Waits that belong to another server now: makes sure that a thread listens to that one.
     fn hand_waits_over(&self, client: &Arc<Client>) {
         for slot in client.waits.slots() {
             if !client.is_home(self.server, slot) {
-                // A thread that cannot be started now is started by the next wait.
+                // If the thread cannot be started now, the next wait starts it.
                 let _ = client.listen_to(slot);
             }
         }

@@ -1,5 +1,5 @@
-//! Names and inodes: paths and the requests that walk them, attributes, directories, what is open,
-//! and the leases on what a kernel or this process remembers of them.
+//! Names and inodes: paths and the requests that resolve them, attributes, directories, open inodes, and the
+//! leases on what a kernel or this process caches of them.
 
 pub(crate) mod behind;
 pub(crate) mod by_way;

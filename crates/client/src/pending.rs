@@ -1,4 +1,5 @@
-//! A call that goes on beside the program, and is waited for later: publishing and refreshing some bytes take as long as bytes move.
+//! A call that runs in the background and is waited for later: to publish or refresh bytes takes as long as
+//! they take to move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,13 +10,13 @@ use ramlace_sync::{Condvar, Mutex};
 use crate::fork;
 use crate::session::heart::block_signals;
 
-/// How many are under way in this process.
+/// The calls under way in this process.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// A call under way, on a thread of its own. It goes on to its end whoever waits for it.
+/// A call under way, on a thread of its own. It runs to its end even if nobody waits for it.
 pub struct Pending {
     outcome: Arc<Outcome>,
-    /// The process that waits for it; a forked child has no such thread.
+    /// The process that began it; a forked child has no such thread.
     fork: u64,
 }
 
@@ -25,7 +26,7 @@ struct Outcome {
     over: Condvar,
 }
 
-/// A place among those that may be under way.
+/// One of the limited number of places for calls under way.
 struct Place;
 
 impl Place {
@@ -44,7 +45,7 @@ impl Drop for Place {
 impl Pending {
     /// Begins a call.
     ///
-    /// Errors: `Retry` where [`limits::PENDING_CALLS_MAX`] are under way; those of starting a thread.
+    /// Errors: `Retry` where [`limits::PENDING_CALLS_MAX`] calls are under way; those of starting a thread.
     pub fn begin(call: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Pending> {
         fork::watch();
         let place = Place::take().ok_or_else(|| {
@@ -67,7 +68,7 @@ impl Pending {
         Ok(Pending { outcome, fork: fork::count() })
     }
 
-    /// Whether it is over, and what came of it. Waits for nothing.
+    /// The call's result, if it has ended. Does not wait.
     ///
     /// Errors: `BadHandle` in a forked child.
     pub fn poll(&self) -> Result<Option<Result<()>>> {
@@ -75,7 +76,7 @@ impl Pending {
         Ok(self.outcome.result.lock().clone())
     }
 
-    /// Waits until it is over.
+    /// Waits until the call has ended.
     ///
     /// Errors: those of the call; `BadHandle` in a forked child.
     pub fn wait(&self) -> Result<()> {
@@ -98,7 +99,7 @@ impl Pending {
     }
 }
 
-/// Whoever waits hears of the end, also where the call has panicked.
+/// Wakes the waiting threads when the call ends, also when it has panicked.
 struct Ending(Arc<Outcome>);
 
 impl Ending {
@@ -141,7 +142,7 @@ mod tests {
         while pending.iter().all(|call| call.poll().unwrap().is_none()) {
             std::thread::yield_now();
         }
-        // There is a place again before its end is told.
+        // The place is free again before the call's end is reported.
         pending.push(begin().unwrap());
         drop(sender);
         for call in pending {

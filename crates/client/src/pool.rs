@@ -31,8 +31,8 @@ use crate::session::judging::STATUS_ADVICE;
 use crate::session::owed::Home;
 use crate::session::settings::Settings;
 
-/// A connected pool. Clones share one session; the session ends with the last of them and of
-/// the files opened through them. After a fork the child speaks in a session of its own.
+/// A connected pool. Clones share one session; the session ends with the last of them and of the files opened
+/// through them. After a fork the child uses a session of its own.
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
@@ -40,14 +40,14 @@ pub struct Pool {
 
 struct Shared {
     settings: Arc<Settings>,
-    /// How the pool was named: by its name or an address, never as the default one.
+    /// How the pool was named: by its name or an address; a default is resolved.
     reached: PoolName,
     hearers: Arc<Hearers>,
     sessions: PerFork<Sessions>,
     cache: Option<Arc<dyn ReadCache>>,
 }
 
-/// What one server says of itself, or why it does not.
+/// The status of one server, or why there is none.
 #[derive(Debug)]
 pub struct ServerReport {
     /// The server as the map knows it.
@@ -65,21 +65,22 @@ pub struct Capacity {
     pub used_bytes: u64,
     /// Bytes not taken.
     pub free_bytes: u64,
-    /// Bytes that one more file can have whose lanes lie on all servers, as they usually do: its lanes are equally
-    /// long, so the server with the least room counts for each. What is kept for the servers' logs is not in it.
+    /// Bytes that one more file can have if its lanes lie on all servers, as they usually do: its lanes are
+    /// equally long, so the server with the least room counts for each. Memory reserved for the servers' logs
+    /// is not in it.
     pub file_bytes: u64,
     /// Inodes.
     pub inodes: u64,
-    /// Inodes that there may be.
+    /// The limit of inodes.
     pub inodes_max: u64,
-    /// Files that one more directory can have at the least: they live with the server that has the directory, until
-    /// it is large and is spread.
+    /// Files that one more directory can have at least: they live with the server that has the directory,
+    /// until it is large and is spread.
     pub directory_inodes: u64,
     /// Servers that did not answer; their bytes are not in these sums.
     pub silent_servers: u32,
 }
 
-/// The failure of one server in a report of all: whoever reads it is looking at all servers already.
+/// The failure of one server in a report of all, without the advice to look at all servers.
 fn without_advice(error: Error) -> Error {
     match error.message().strip_suffix(STATUS_ADVICE) {
         Some(text) => Error::new(error.kind(), text),
@@ -88,7 +89,7 @@ fn without_advice(error: Error) -> Error {
 }
 
 impl Pool {
-    /// A pool of which nobody has heard yet.
+    /// A pool without a session that any server knows yet.
     pub(crate) fn new(options: &ConnectOptions, cache: Option<Arc<dyn ReadCache>>) -> Result<Pool> {
         let (settings, reached) = options.resolve()?;
         let (settings, hearers) = (Arc::new(settings), Arc::default());
@@ -96,18 +97,18 @@ impl Pool {
         Ok(Pool { shared: Arc::new(Shared { settings, reached, hearers, sessions, cache }) })
     }
 
-    /// Whether this process's session with the pool has ended: it was not heard for 10 seconds,
-    /// as after a suspended machine wakes up. From then on every call through it, and through the
-    /// files opened in it, is Stale, until [`Pool::reconnect`]. Asks nobody: a session that the
-    /// servers have given up counts as ended once a call, or a heartbeat, has come back Stale.
+    /// Whether this process's session with the pool has ended: the servers received nothing from it for 10
+    /// seconds, for example because the machine was suspended. From then on every call through it, and
+    /// through the files opened in it, is Stale, until [`Pool::reconnect`]. Sends no request: a session that
+    /// the servers have ended counts as ended once a call, or a heartbeat, has returned Stale.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.shared.sessions.get().is_some_and(|sessions| sessions.current().is_ended())
     }
 
-    /// Begins a new session when this process's has ended, for this pool and all its clones, and
-    /// says whether it did. Files opened before stay Stale: what they held is gone. Calls by path,
-    /// by inode and new opens go on in the new session.
+    /// Begins a new session when this process's has ended, for this pool and all its clones, and returns
+    /// whether it did. Files opened before stay Stale: what they held is gone. Calls by path, by inode and
+    /// new opens use the new session.
     ///
     /// Errors: as [`Pool::connect`]; the old session stays then, and this may be tried again.
     pub fn reconnect(&self) -> Result<bool> {
@@ -119,20 +120,20 @@ impl Pool {
         &self.shared.settings
     }
 
-    /// What keeps bytes that were read, where that is wanted.
+    /// The read cache, if one was asked for.
     pub(crate) fn cache(&self) -> Option<&dyn ReadCache> {
         self.shared.cache.as_deref()
     }
 
-    /// Messages that servers have yet to hear from this process's session, such as that files were written or closed: told a second later,
-    /// and where a home does not answer when it does.
+    /// Pending messages of this process's session to servers, such as that files were written or closed: they
+    /// are sent a second later, or when their home answers again.
     ///
     /// Errors: those of beginning a session.
     pub fn owed(&self) -> Result<usize> {
         Ok(self.session()?.outbox.by_home().values().sum())
     }
 
-    /// The same by the server that each waits for, as far as the map that is known here tells.
+    /// The same by the server that each is for, as far as the map known here tells.
     ///
     /// Errors: those of beginning a session.
     pub fn owed_by_server(&self) -> Result<BTreeMap<ServerId, usize>> {
@@ -151,12 +152,12 @@ impl Pool {
         Ok(counts)
     }
 
-    /// Who is told what servers recall.
+    /// The callbacks for what servers recall.
     pub(crate) fn hearers(&self) -> &Hearers {
         &self.shared.hearers
     }
 
-    /// How the pool was named when it was connected: by its name or an address, never as the default one.
+    /// How the pool was named when it was connected: by its name or an address; a default is resolved.
     #[must_use]
     pub fn reached(&self) -> &PoolName {
         &self.shared.reached
@@ -178,13 +179,13 @@ impl Pool {
         Ok(sessions)
     }
 
-    /// Operations by inode, for callers that keep their own paths (the mount).
+    /// Operations by inode, for callers that resolve paths themselves (the mount).
     #[must_use]
     pub fn raw(&self) -> Raw<'_> {
         self.raw_by(&[])
     }
 
-    /// The same by a path: what is about an entry is done only while the path leads to its directory.
+    /// The same by a path: a change of an entry is done only while the path leads to its directory.
     pub(crate) fn raw_by<'a>(&'a self, way: &'a [Name]) -> Raw<'a> {
         Raw { pool: self, way }
     }
@@ -200,37 +201,38 @@ impl Pool {
         session.refresh_map(session.deadline())
     }
 
-    /// Asks one server, whatever its slots, for what no other call does: what tells of servers and not of files. May ask it
-    /// more than once until there is an answer.
+    /// Sends a request to one server, whatever its slots: for requests about servers and not about files,
+    /// which no other method covers. May send it more than once until there is a reply.
     ///
-    /// Errors: `HostDown` when it does not answer by the deadline; what it answers.
+    /// Errors: `HostDown` when it does not answer by the deadline; those of its reply.
     pub fn ask_server<R: Request>(&self, server: ServerId, request: &R) -> Result<R::Reply> {
         let session = self.session()?;
         session.ask_server(server, request, session.deadline())
     }
 
-    /// What one server holds and does.
+    /// The status of one server.
     pub fn server_status(&self, server: ServerId) -> Result<ServerStatus> {
         self.ask_server(server, &GetServerStatus {})
     }
 
-    /// What every server that is not forgotten holds and does; the order is by number.
+    /// The status of every server that is not forgotten, ordered by number.
     pub fn status(&self) -> Result<Vec<ServerReport>> {
         let asked = self.ask_all(&GetServerStatus {})?;
         Ok(asked.into_iter().map(|(entry, status)| ServerReport { entry, status }).collect())
     }
 
-    /// What every server that is not forgotten has counted since its process began; the order is by number.
+    /// The metrics of every server that is not forgotten, counted since its process began; ordered by number.
     pub fn metrics(&self) -> Result<Vec<(ServerEntry, Result<Metrics>)>> {
         self.ask_all(&GetMetrics {})
     }
 
-    /// Whose kernels have which bytes, and who waits for whom, of one file or of all; the order is by number.
+    /// Which clients' kernels have which bytes, and which clients wait for which, for one file or for all;
+    /// ordered by number.
     pub fn holders(&self, inode: Option<InodeId>) -> Result<Vec<(ServerEntry, Result<Holders>)>> {
         self.ask_all(&ListHolders { inode })
     }
 
-    /// Asks every server the same.
+    /// Sends every server the same request.
     fn ask_all<R>(&self, request: &R) -> Result<Vec<(ServerEntry, Result<R::Reply>)>>
     where
         R: Request + Sync,
@@ -240,7 +242,7 @@ impl Pool {
         let session = self.session()?;
         let ask = |entry: &ServerEntry| session.ask_server(entry.server, request, session.deadline());
         let entries = map.servers.iter().filter(|entry| !entry.forgotten);
-        // One thread for each: a dead server costs its deadline once, not once for each.
+        // One thread for each: dead servers then cost one deadline together, not one each.
         std::thread::scope(|scope| {
             let asked: Vec<_> = entries.map(|entry| (entry.clone(), scope.spawn(|| ask(entry)))).collect();
             let told = asked.into_iter().map(|(entry, asked)| {
@@ -250,7 +252,7 @@ impl Pool {
         })
     }
 
-    /// What the pool holds: asks every server.
+    /// The capacity of the pool: asks every server.
     pub fn statfs(&self) -> Result<Capacity> {
         let mut sum = Capacity { directory_inodes: u64::MAX, ..Capacity::default() };
         let (mut least_bytes, mut answering) = (u64::MAX, 0);
@@ -274,7 +276,7 @@ impl Pool {
         Ok(sum)
     }
 
-    /// Stops a server gracefully; what it holds goes.
+    /// Stops a server gracefully; what it holds is lost.
     pub fn stop_server(&self, server: ServerId) -> Result<()> {
         self.ask_server(server, &StopServer {})
     }

@@ -1,4 +1,5 @@
-//! What a client decides without a clock, a thread or a socket, for the simulator (`tests/sim`): no part of what the library promises.
+//! The client's decisions that need no clock, thread or socket, for the simulator (`tests/sim`): not part of
+//! the library's interface.
 
 pub use crate::backoff::Backoff;
 pub use crate::bytes::progress::Progress;

@@ -1,4 +1,4 @@
-//! One process's session with a pool: its map, its servers, and what a request says of it.
+//! One process's session with a pool: its map, its servers, and what its requests say of it.
 
 pub(crate) mod behind;
 pub(crate) mod calls;
@@ -43,30 +43,32 @@ use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::sequences::{Sequences, Ticket};
 use crate::session::settings::Settings;
 
-/// What stands on a session: it tells servers what they are owed, and hears what the session hears.
+/// The layer above a session: it sends the session's pending messages, and gets its notifications.
 pub(crate) trait OnSession: Send + Sync {
-    /// Tells a home what it is owed. What a home refuses is told: it knows nothing of it any more.
+    /// Delivers a pending message to its home. A message that the home refuses counts as delivered: the home
+    /// does not know its subject any more.
     ///
-    /// Errors: it did not hear.
+    /// Errors: it was not delivered.
     fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<Heard>;
 
-    /// A change in this slot was given up, and may be done yet; or that is over.
+    /// A change in this slot was abandoned and may still be done; or that doubt has ended.
     fn doubts(&self, slot: Slot, doubt: Doubt);
 
-    /// What has become of a promise.
+    /// A promise was answered, or lost.
     fn is_kept(&self, kept: &Kept<'_>);
 
-    /// A lane has refused this permit: the one that there is by now, if it is another.
+    /// A lane has refused this permit: returns the present one, if it is another.
     ///
     /// Errors: those of the file's home.
     fn renew_permit(self: Arc<Self>, inode: InodeId, refused: Option<Permit>) -> Result<Option<Permit>>;
 }
 
-/// One process's session: who it is, its connections and its map. What it means for files, locks and kernels is
-/// the matter of who stands on it. Connections are made when they are needed.
+/// One process's session: its identity, its connections and its map. What it means for files, locks and
+/// kernels belongs to the layer above. Connections are made when they are needed.
 ///
-/// Order of its locks: `beginning`, `map`, `servers`, then those of one server ([`lines`]). Of these only `beginning`, and the connection of a server's
-/// heart, are held while a request is under way. Those of `sequences`, `outbox`, `behind` and `heart` are taken alone.
+/// Lock order: `beginning`, `map`, `servers`, then those of one server ([`lines`]). Of these only
+/// `beginning`, and that of a server's heartbeat connection, are held while a request is under way. Those of
+/// `sequences`, `outbox`, `behind` and `heart` are taken alone.
 pub(crate) struct Session {
     pub(crate) settings: Arc<Settings>,
     id: SessionId,
@@ -81,16 +83,16 @@ pub(crate) struct Session {
     pub(crate) ended: OnceLock<Error>,
     pub(crate) descriptors: Arc<Descriptors>,
     pub(crate) heart: Arc<Heart>,
-    /// What servers have yet to hear.
+    /// Messages that servers have not acknowledged yet.
     pub(crate) outbox: Outbox,
-    /// What was promised, and is yet to be sent.
+    /// Promised changes that are still to be sent.
     pub(crate) behind: Arc<Behind>,
-    /// What stands on it, once it is there.
+    /// The layer above, once it is set.
     above: OnceLock<Weak<dyn OnSession>>,
 }
 
 impl Session {
-    /// A session that nobody has heard of yet.
+    /// A session that no server knows yet.
     pub(crate) fn new(settings: Arc<Settings>, descriptors: &Arc<Descriptors>) -> Result<Arc<Session>> {
         let mut id = [0; 16];
         crate::entropy::fill(&mut id)?;
@@ -112,12 +114,12 @@ impl Session {
         }))
     }
 
-    /// Says once who stands on it.
+    /// Sets the layer above, once.
     pub(crate) fn carry(&self, above: Weak<dyn OnSession>) {
         let _ = self.above.set(above);
     }
 
-    /// Who stands on it, as long as somebody does.
+    /// The layer above, as long as it lives.
     pub(crate) fn above(&self) -> Option<Arc<dyn OnSession>> {
         self.above.get()?.upgrade()
     }
@@ -132,12 +134,12 @@ impl Session {
         Duration::from_millis(self.settings.deadline_millis.load(Ordering::Relaxed).into())
     }
 
-    /// Whether no call waits for other machines any more.
+    /// Whether calls no longer wait for other machines.
     pub(crate) fn waits_are_over(&self) -> bool {
         self.settings.waits_are_over.load(Ordering::Relaxed)
     }
 
-    /// Whether its end closes whatever is open, and follows.
+    /// Whether the session is about to end and to close all its files.
     pub(crate) fn ends(&self) -> bool {
         self.settings.ends.load(Ordering::Relaxed)
     }
@@ -166,7 +168,7 @@ impl Session {
         self.beginning.lock()
     }
 
-    /// Takes a map in, unless a newer one is known; returns the newest.
+    /// Stores a map, unless a newer one is known; returns the newest.
     pub(crate) fn adopt_map(&self, map: ClusterMap) -> Result<Arc<ClusterMap>> {
         ramlace_cluster::validate(&map)?;
         let mut known = self.map.write();
@@ -185,12 +187,12 @@ impl Session {
         Ok(known.insert(Arc::new(map)).clone())
     }
 
-    /// Asks for the newest map: the coordinator first, then whoever answers.
+    /// Asks for the newest map: the coordinator first, then any server that answers.
     pub(crate) fn refresh_map(self: &Arc<Session>, deadline: Instant) -> Result<Arc<ClusterMap>> {
         self.refresh_map_without(None, deadline)
     }
 
-    /// The same without a server that is known not to answer now.
+    /// The same, except for a server that is known not to answer now.
     pub(crate) fn refresh_map_without(
         self: &Arc<Session>,
         silent: Option<ServerId>,
@@ -233,7 +235,7 @@ impl Session {
         })
     }
 
-    /// The server that answers for a slot.
+    /// The server that holds a slot.
     pub(crate) fn server_of(&self, map: &ClusterMap, slot: Slot) -> Result<Arc<Server>> {
         self.server(ramlace_cluster::route(map, slot)?.server)
     }
@@ -259,8 +261,8 @@ impl Session {
         header
     }
 
-    /// What is wished for a new file's layout; servers that do not answer at present get no lane. Nor do those of other
-    /// machines, when it shall be `local` and there are any here.
+    /// The layout wish for a new file: servers that do not answer at present get no lane. If `local`, neither
+    /// do those of other machines, unless there are none here.
     pub(crate) fn layout_wish(&self, hints: LayoutHints, stripe_unit_min: u64, local: bool) -> LayoutWish {
         let servers = self.servers.read();
         let is_here = |server: &Arc<Server>| self.host == Some(server.entry().host) && !server.is_failing();

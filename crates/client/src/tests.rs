@@ -1,4 +1,4 @@
-//! The client against a pool of fakes: what it does when the network or the pool misbehaves.
+//! The client against a fake pool: what it does when the network or the pool misbehaves.
 
 mod arrays;
 mod bytes;
@@ -36,10 +36,10 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3] ^ seed | 1).collect()
 }
 
-/// Less than a busy machine may need for one call: for those of which it does not matter whether they come to their end.
+/// Less than a busy machine may need for one call: for calls that need not succeed.
 const SHORT_MILLIS: u32 = 300;
 
-/// Calls have so little time while `act` runs; before it and after it they have what they need.
+/// Gives calls a short deadline while `act` runs; before and after it they have enough time.
 fn in_haste<T>(client: &Pool, millis: u32, act: impl FnOnce() -> T) -> T {
     let session = client.session().unwrap();
     let deadline = &session.settings.deadline_millis;
@@ -60,7 +60,7 @@ fn read(file: &File, offset: u64, length: usize) -> Vec<u8> {
     buffer
 }
 
-/// Writes pages back, for whom it is the same who else has them.
+/// Writes pages back, and ignores the recalls that this makes.
 fn back(file: &File, bytes: &[u8], offset: u64) -> ramlace_base::Result<usize> {
     file.write_back(bytes, offset, &mut RecallsMade::default())
 }

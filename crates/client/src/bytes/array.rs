@@ -17,7 +17,7 @@ const DTYPE_BYTES_MAX: usize = 64;
 /// Most dimensions: numpy's limit.
 const DIMENSIONS_MAX: usize = 64;
 
-/// In which order elements lie.
+/// The order in which elements lie in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// The last index varies fastest (C, numpy's default).
@@ -87,7 +87,7 @@ impl ArrayType {
         self.item_bytes
     }
 
-    /// In which order elements lie.
+    /// The order in which elements lie in the file.
     #[must_use]
     pub fn order(&self) -> Order {
         self.order
@@ -100,7 +100,7 @@ impl ArrayType {
         self.shape.iter().product::<u64>() * self.item_bytes
     }
 
-    /// The attributes that say this of a file.
+    /// The named attributes that describe this array type.
     #[must_use]
     pub fn to_named(&self) -> FileAttributes {
         let shape: Vec<String> = self.shape.iter().map(u64::to_string).collect();
@@ -111,7 +111,7 @@ impl ArrayType {
         ]
     }
 
-    /// What a file's attributes say; `None` when it is no array.
+    /// The array type that a file's attributes describe; `None` when the file is no array.
     pub fn from_named(named: &FileAttributes) -> Result<Option<ArrayType>> {
         let get = |name: &str| {
             let value = named.iter().find(|(known, _)| known == name)?;
@@ -209,8 +209,8 @@ impl Array {
 }
 
 impl Pool {
-    /// Creates an array of zeros with all its memory taken; the name must be free. Its stripe
-    /// unit grows beyond the hint where it would be mapped in too many pieces otherwise.
+    /// Creates an array of zeros with all its memory allocated; the name must be free. Its stripe unit is
+    /// larger than the hint where the array would otherwise be mapped in too many pieces.
     pub fn create_array(
         &self,
         path: impl AsRef<[u8]>,
@@ -223,7 +223,7 @@ impl Pool {
             OpenOptions { exclusive: true, mode, hints, named: kind.to_named(), ..OpenOptions::creating() };
         let file = File::open(self, path, &options, unit_for(kind.bytes()))?;
         if let Err(error) = file.allocate(kind.bytes()) {
-            // What was taken so far must not stay taken for an array that does not exist.
+            // The memory taken so far must not stay taken for an array that does not exist.
             drop(file);
             let _ = self.unlink(path);
             return Err(error);
@@ -253,7 +253,7 @@ impl Pool {
     }
 }
 
-/// The smallest stripe unit with which so many bytes are mapped in a bounded number of pieces.
+/// The smallest stripe unit with which this many bytes are mapped in a bounded number of pieces.
 fn unit_for(bytes: u64) -> u64 {
     let least = bytes.div_ceil(limits::MAPPING_PIECES_MAX).next_power_of_two();
     least.clamp(limits::STRIPE_UNIT_BYTES_MIN, limits::STRIPE_UNIT_BYTES_MAX)

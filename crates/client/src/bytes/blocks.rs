@@ -1,15 +1,17 @@
-//! Blocks of files that were read and are kept, and how long each is believed.
+//! Cached blocks of files, and how long each is valid.
 //!
-//! A block is the answer to a read when two things hold. The file's size and generation are leased by its home: a truncation is answered
-//! when that lease is dropped, and waits for no lease on bytes. And no change of the block's bytes can have been answered since: a server
-//! waits for who has a lease on bytes until [`limits::DATA_RECALL_MILLIS`] after it has asked him, so what it has said counts for a
-//! little less than that, from before it was asked. So a process that was stopped, or cut off, believes nothing of what it has.
+//! A block may answer a read when two things hold. The file's size and generation are leased by its home: the
+//! home answers a truncation only when that lease is dropped, and does not wait for leases on bytes. And no
+//! change of the block's bytes can have been answered since the block was read: before a server answers a
+//! change, it waits for the holder of a lease on bytes, until [`limits::DATA_RECALL_MILLIS`] after it has
+//! recalled it. So a server's answer is valid for a little less than that, counted from before the request. A
+//! process that was stopped, or cut off, therefore trusts nothing that it has cached.
 //!
-//! What is not believed is asked for, by one thread at a time; the others, and all for a while after a question that brought nothing,
-//! read as if there were no cache.
+//! What is no longer valid is asked for by one thread at a time. All other threads read as if there were no
+//! cache, and so do all threads for a while after a request that brought nothing.
 //!
-//! What files keep that are open in relaxed mode needs no lease and is believed until it is refreshed ([`crate::bytes::relaxed`]). It takes
-//! its room from the same bytes.
+//! Blocks of files that are open in relaxed mode need no lease and are valid until a refresh
+//! ([`crate::bytes::relaxed`]). They share the same limit of bytes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,16 +23,17 @@ use ramlace_wire::leases::DataRecall;
 
 use crate::bytes::lane_numbers::LaneNumbers;
 
-/// What is brought and kept as one: the least stripe unit, so that a block lies in one lane; and what a server reads at one moment.
+/// The unit of caching: the smallest stripe unit, so that a block lies in one lane; and as much as a server
+/// reads atomically.
 pub(crate) const BLOCK_BYTES: u64 = limits::STAGED_BYTES_MAX as u64;
-/// How long a server's word counts. The rest is for clocks that run at different rates.
+/// How long a server's answer is valid. The rest is a margin for clocks that run at different rates.
 const BELIEVED: Duration = Duration::from_millis(limits::DATA_RECALL_MILLIS - 1_000);
 
-/// What is kept, of all files.
+/// The cached blocks of all files.
 pub(crate) struct Blocks {
     files: HashMap<InodeId, Known>,
     blocks: BTreeMap<Place, Block>,
-    /// The blocks in the order in which they were used.
+    /// The blocks in the order in which they were last used.
     order: BTreeMap<u64, Place>,
     bytes: u64,
     bytes_max: u64,
@@ -39,51 +42,51 @@ pub(crate) struct Blocks {
     clears: u64,
 }
 
-/// Who keeps a block, and its number in the file.
+/// The owner of a block, and the block's number in the file.
 type Place = (Keeper, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Keeper {
-    /// All that have a file open: by leases.
+    /// All opens of a file in this process, by leases.
     Leased(InodeId),
     /// One open file in relaxed mode, by its number.
     Relaxed(u64),
 }
 
-/// A file that is open.
+/// What is known of an open file.
 struct Known {
     layout: Layout,
     opens: usize,
-    /// How often something of it was recalled, or found to be another.
+    /// How often something of it was recalled, or its generation changed.
     recalls: u64,
     size: Option<Leased>,
     /// The generation of all its blocks.
     generation: Generation,
-    /// When servers were asked that have said since that nothing of a lane was recalled.
+    /// By lane: when its server was asked, if it has answered that nothing of the lane was recalled.
     lanes: BTreeMap<u16, Instant>,
-    /// What some thread is asking.
+    /// Requests that some thread has under way.
     asked: BTreeSet<Question>,
     /// Until then nothing is asked.
     rests_until: Option<Instant>,
 }
 
-/// What the home said of a file.
+/// What the home has said of a file with the lease on its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leased {
     pub(crate) generation: Generation,
     pub(crate) size: u64,
-    /// Its bytes live with the inode, and not in lanes.
+    /// The file is inline.
     pub(crate) inline: bool,
     pub(crate) until: Instant,
 }
 
-/// A block as it came.
+/// A block as it was read.
 pub(crate) struct Brought {
     pub(crate) number: u64,
     pub(crate) bytes: Arc<[u8]>,
-    /// Before it was asked for.
+    /// From before the request was sent.
     pub(crate) asked: Instant,
-    /// From the inode, and not from a lane.
+    /// It was read from the inode, and not from a lane.
     pub(crate) inline: bool,
 }
 
@@ -92,41 +95,42 @@ struct Block {
     asked: Instant,
     lane: Option<u16>,
     used: u64,
-    /// Of what is kept without a lease: which state of its lane it has at least.
+    /// For a block without a lease: the oldest state of its lane that it can have.
     numbers: Option<Arc<LaneNumbers>>,
 }
 
-/// A moment, of one file: what comes meanwhile is kept only when nothing of it was recalled.
+/// A state of the counters of recalls: what was read since then is kept only when nothing of the file was
+/// recalled meanwhile.
 pub(crate) type Moment = (u64, u64);
 
 /// What servers can be asked about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Question {
-    /// Its home: for a lease on the size.
+    /// The home: for a lease on the size.
     Size,
     /// A lane's server: whether it has recalled something of the lane.
     Lane(u16),
-    /// For the bytes of a block.
+    /// A block's server: for its bytes.
     Block(u64),
 }
 
-/// A question that this thread has to ask now; then it calls [`Blocks::answered`].
+/// A request that this thread has to make now; then it calls [`Blocks::answered`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asking {
     pub(crate) question: Question,
     pub(crate) moment: Moment,
-    /// The file's, as far as it is known.
+    /// The file's size, as far as it is known.
     pub(crate) size: u64,
 }
 
-/// What comes of a read.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// So many bytes.
+    /// The number of bytes read.
     Read(usize),
-    /// Something is to be asked first.
+    /// Something has to be asked first.
     Ask(Asking),
-    /// It is to be read in another way.
+    /// The read has to go without the cache.
     Nothing,
 }
 
@@ -179,7 +183,7 @@ impl Blocks {
         let (number, start) = (offset / BLOCK_BYTES, (offset % BLOCK_BYTES) as usize);
         let place = (Keeper::Leased(inode), number);
         if let Some(block) = self.blocks.get_mut(&place)
-            // A file that has grown has more than its last block.
+            // When the file has grown, the block that was its last one is too short.
             && let Some(bytes) = block.bytes.get(start..start + there)
         {
             let told = block.lane.and_then(|lane| known.lanes.get(&lane).copied());
@@ -197,7 +201,7 @@ impl Blocks {
         }
         let found = self.ask(inode, Question::Block(number), now);
         if found != Found::Nothing {
-            // So that nothing older is found beside what is brought.
+            // Then no older block can be found beside the one that is read.
             self.drop_block(place);
         }
         found
@@ -213,25 +217,25 @@ impl Blocks {
         Found::Ask(Asking { question, moment: (known.recalls, clears), size })
     }
 
-    /// A question was answered, or was not.
+    /// A request has ended, with or without an answer.
     pub(crate) fn answered(&mut self, inode: InodeId, question: Question) {
         if let Some(known) = self.files.get_mut(&inode) {
             known.asked.remove(&question);
         }
     }
 
-    /// To ask about a file is of no use until then.
+    /// Asks nothing about a file until then.
     pub(crate) fn rest(&mut self, inode: InodeId, until: Instant) {
         if let Some(known) = self.files.get_mut(&inode) {
             known.rests_until = Some(until);
         }
     }
 
-    /// What came since a moment is kept, if nothing was recalled meanwhile.
+    /// Keeps a block, if nothing of the file was recalled since `moment`.
     pub(crate) fn keep(&mut self, inode: InodeId, moment: Moment, brought: Brought) {
         let Some(known) = self.known_at(inode, moment) else { return };
         if brought.inline && known.size.is_some_and(|leased| !leased.inline) {
-            // It has gone to its lanes meanwhile: changes there recall nothing of the inode.
+            // The file was promoted to its lanes meanwhile: changes there recall nothing of the inode.
             return;
         }
         let (layout, number) = (known.layout, brought.number);
@@ -255,8 +259,8 @@ impl Blocks {
         }
     }
 
-    /// The home has given a lease on the size. What was cut off meanwhile is no more what is kept, nor is what lived with the inode of
-    /// a file that has gone to its lanes.
+    /// The home has given a lease on the size. Drops blocks that are outdated: all after a truncation, and
+    /// those that were read from the inode after a promotion.
     pub(crate) fn learn_size(&mut self, inode: InodeId, moment: Moment, leased: Leased) {
         let Some(known) = self.known_at(inode, moment) else { return };
         known.size = Some(leased);
@@ -269,7 +273,7 @@ impl Blocks {
         }
     }
 
-    /// A lane's server was asked whether it has recalled something of what this process has a lease on.
+    /// A lane's server was asked whether it has recalled something that this process has leased.
     pub(crate) fn learn_lane(
         &mut self,
         inode: InodeId,
@@ -285,7 +289,7 @@ impl Blocks {
         }
     }
 
-    /// What the home said of a file counts no more.
+    /// The lease on a file's size was recalled.
     pub(crate) fn recall_size(&mut self, inode: InodeId) {
         if let Some(known) = self.files.get_mut(&inode) {
             known.recalls += 1;
@@ -293,7 +297,7 @@ impl Blocks {
         }
     }
 
-    /// What is recalled is not kept any longer, and what is being read of it will not be.
+    /// Drops what is recalled; what is being read of the file meanwhile will not be kept.
     pub(crate) fn recall(&mut self, recall: &DataRecall) {
         let DataRecall { inode, lane, start, end, .. } = *recall;
         let Some(known) = self.files.get_mut(&inode) else { return };
@@ -307,12 +311,12 @@ impl Blocks {
         });
     }
 
-    /// Reads what a file keeps that is open in relaxed mode; `None`: not all of it.
+    /// Reads from the blocks of one open file in relaxed mode; `None` when not all of the bytes are cached.
     pub(crate) fn read_relaxed(&mut self, open: u64, buffer: &mut [u8], offset: u64) -> Option<usize> {
         let place = (Keeper::Relaxed(open), offset / BLOCK_BYTES);
         let start = (offset % BLOCK_BYTES) as usize;
         let block = self.blocks.get_mut(&place)?;
-        // Where the file ended it may go on by now.
+        // The file may have grown by now beyond the end that the block has seen.
         buffer.copy_from_slice(block.bytes.get(start..start + buffer.len())?);
         self.uses += 1;
         self.order.remove(&block.used);
@@ -321,7 +325,7 @@ impl Blocks {
         Some(buffer.len())
     }
 
-    /// Keeps a block for it, which was read after these numbers were taken.
+    /// Keeps a block for an open file in relaxed mode; it was read after these numbers were taken.
     pub(crate) fn keep_relaxed(
         &mut self,
         open: u64,
@@ -333,7 +337,7 @@ impl Blocks {
         self.insert((Keeper::Relaxed(open), number), block);
     }
 
-    /// The blocks that it keeps of a range, and what is known of each.
+    /// The cached blocks of a range, and the numbers known of each.
     pub(crate) fn of_relaxed(
         &self,
         open: u64,
@@ -347,12 +351,12 @@ impl Blocks {
             .collect()
     }
 
-    /// What it keeps of a range goes.
+    /// Drops the cached blocks of a range.
     pub(crate) fn drop_relaxed(&mut self, open: u64, range: ByteRange) {
         self.drop_blocks(Keeper::Relaxed(open), |number, _| !bytes_of(number).intersection(range).is_empty());
     }
 
-    /// All of it is worth nothing.
+    /// Drops everything.
     pub(crate) fn clear(&mut self) {
         self.clears += 1;
         self.blocks.clear();
@@ -364,7 +368,7 @@ impl Blocks {
         }
     }
 
-    /// A file of which nothing was recalled since.
+    /// The file, if nothing of it was recalled since `moment`.
     fn known_at(&mut self, inode: InodeId, moment: Moment) -> Option<&mut Known> {
         let clears = self.clears;
         self.files.get_mut(&inode).filter(|known| (known.recalls, clears) == moment)
@@ -385,7 +389,7 @@ impl Blocks {
     }
 }
 
-/// Which bytes of the file a block has.
+/// The bytes of the file that a block covers.
 fn bytes_of(number: u64) -> ByteRange {
     ByteRange { start: number * BLOCK_BYTES, end: (number + 1) * BLOCK_BYTES }
 }

@@ -48,7 +48,7 @@ fn bring_inline(blocks: &mut Blocks, length: usize, moment: Moment, asked: Insta
     blocks.keep(FILE, moment, Brought { number: 0, bytes, asked, inline: true });
 }
 
-/// Reads, and leaves what is to be asked to the next one.
+/// Reads; a request that this needs first is left to the next thread.
 fn read(blocks: &mut Blocks, offset: u64, now: Instant) -> Found {
     let found = blocks.read(FILE, &mut [0; 10], offset, now);
     if let Found::Ask(asking) = found {
@@ -57,7 +57,7 @@ fn read(blocks: &mut Blocks, offset: u64, now: Instant) -> Found {
     found
 }
 
-/// What a read has to ask first.
+/// The request that a read needs first.
 fn asks(blocks: &mut Blocks, offset: u64, now: Instant) -> Option<Question> {
     match read(blocks, offset, now) {
         Found::Ask(asking) => Some(asking.question),
@@ -99,7 +99,7 @@ fn what_is_recalled_goes_and_nothing_else() {
     // The second block of lane 1, and a byte of the third.
     blocks.recall(&recall(FILE, Some(1), BLOCK_BYTES, 2 * BLOCK_BYTES + 1));
     assert_eq!(kept(&blocks), [0, 1, 2, 4]);
-    // What was asked for before that is not kept.
+    // What was asked for before the recall is not kept.
     bring_since(&mut blocks, 3, before, now);
     assert_eq!(kept(&blocks), [0, 1, 2, 4]);
     blocks.recall(&recall(InodeId(8), None, 0, u64::MAX));
@@ -139,7 +139,7 @@ fn after_a_question_that_brought_nothing_none_is_asked_for_a_while() {
     let until = now + Duration::from_millis(100);
     blocks.rest(FILE, until);
     assert_eq!(read(&mut blocks, BLOCK_BYTES, now), Found::Nothing);
-    // What is believed is that all the same.
+    // Valid blocks are read all the same.
     assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
     assert_eq!(asks(&mut blocks, BLOCK_BYTES, until), Some(Question::Block(1)));
 }
@@ -156,7 +156,7 @@ fn what_came_from_the_inode_goes_when_the_file_goes_to_its_lanes() {
     assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
     blocks.learn_size(FILE, before, inline);
     assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
-    // The same size and generation, and the bytes are where changes recall nothing of the inode.
+    // Size and generation are the same, but the bytes are now where changes recall nothing of the inode.
     lease(&mut blocks, 1, 3000, now);
     assert_eq!(asks(&mut blocks, 0, now), Some(Question::Block(0)));
     bring_inline(&mut blocks, 3000, before, now);
@@ -173,23 +173,23 @@ fn a_truncation_ends_what_is_kept_whether_a_lane_has_heard_of_it_or_not() {
     bring(&mut blocks, 0, now);
     let before = moment(&blocks);
     assert_eq!(read(&mut blocks, 5, now), Found::Read(10));
-    // Its home recalls the size; nothing is read before it is asked anew.
+    // The home recalls the size; nothing is read before it is leased again.
     blocks.recall_size(FILE);
     assert_eq!(asks(&mut blocks, 5, now), Some(Question::Size));
-    // Somebody has only written: what is kept is that still.
+    // The file was only written to: its blocks are still valid.
     lease(&mut blocks, 1, SIZE, now);
     assert_eq!(read(&mut blocks, 5, now), Found::Read(10));
-    // Or the lease was over, and the file was cut meanwhile.
+    // Or the lease expired, and the file was truncated meanwhile.
     let late = now + Duration::from_millis(limits::LEASE_MILLIS);
     assert_eq!(asks(&mut blocks, 5, late), Some(Question::Size));
     let asking = moment(&blocks);
     lease(&mut blocks, 2, SIZE, late);
     assert!(kept(&blocks).is_empty());
-    // What was asked for in between is of the file before.
+    // What was requested in between belongs to the file before the truncation.
     bring_since(&mut blocks, 1, asking, late);
     bring_since(&mut blocks, 1, before, late);
     assert!(kept(&blocks).is_empty());
-    // Nor is a size of before.
+    // So does a size that was requested before.
     blocks.learn_size(FILE, asking, leased(1, SIZE, late));
     assert_eq!(blocks.files[&FILE].generation, Generation(2));
 }
@@ -206,7 +206,7 @@ fn the_end_is_where_the_home_says() {
     for (offset, bytes) in [(0, 10), (2995, 5), (3000, 0), (BLOCK_BYTES * 9, 0), (u64::MAX - 10, 0)] {
         assert_eq!(read(&mut blocks, offset, now), Found::Read(bytes));
     }
-    // A file that has grown has more than is kept of it.
+    // A file that has grown has more than is cached of it.
     blocks.learn_size(FILE, before, inline(4000));
     assert_eq!(read(&mut blocks, 100, now), Found::Read(10));
     assert_eq!(asks(&mut blocks, 2995, now), Some(Question::Block(0)));
@@ -226,11 +226,11 @@ fn nothing_is_believed_for_longer_than_a_server_waits() {
     blocks.learn_lane(FILE, asking, 1, late, true);
     assert_eq!(read(&mut blocks, BLOCK_BYTES, late), Found::Read(10));
     assert_eq!(asks(&mut blocks, 0, late), Some(Question::Lane(0)));
-    // The server has recalled something of it, or has a new life: then all of the lane goes.
+    // The server has recalled something of the lane, or has restarted: then all of the lane goes.
     blocks.learn_lane(FILE, asking, 0, late, false);
     assert_eq!(kept(&blocks), [1]);
     assert_eq!(asks(&mut blocks, 0, late), Some(Question::Block(0)));
-    // What was said before a recall was heard says nothing.
+    // An answer from before a recall says nothing.
     blocks.recall(&DataRecall { number: 1, inode: FILE, lane: Some(0), start: 0, end: 1 });
     blocks.learn_lane(FILE, asking, 1, later, true);
     lease(&mut blocks, 1, SIZE, later);
@@ -264,7 +264,7 @@ fn what_a_relaxed_open_keeps_is_its_own_until_it_refreshes() {
     assert_eq!(blocks.read_relaxed(1, &mut buffer, 5), Some(10));
     assert_eq!(buffer, [11; 10]);
     assert_eq!(blocks.read_relaxed(3, &mut buffer, 5), None);
-    // Neither a recall nor a lease that is over is anything to them.
+    // Neither a recall nor an expired lease concerns them.
     blocks.recall(&DataRecall { number: 1, inode: FILE, lane: None, start: 0, end: u64::MAX });
     blocks.close(FILE);
     assert_eq!(blocks.read_relaxed(2, &mut buffer, 0), Some(10));

@@ -1,12 +1,14 @@
-//! What this process has read, kept for its next reads: optional, bounded, and by leases.
+//! The read cache of this process: optional, bounded, and by leases.
 //!
-//! The cache is a client of its own beside the pool's, with a session that does nothing else. So whatever changes bytes, a call of
-//! this very process as well, is somebody else's change to the server, which recalls them before it answers: no door has to remember the
-//! cache. Only reads within one block are answered from here, each from bytes that a server read at one moment: so they are as whole
-//! as those of a server. When something is believed says [`crate::bytes::blocks`].
+//! The cache is a client of its own beside the pool's, with its own session. So to the server any change of
+//! bytes, also by a call of this very process, is another client's change, and the server recalls the bytes
+//! before it answers: no entry point has to invalidate the cache. Only reads within one block are answered
+//! from here, each from bytes that a server has read atomically: so they are as atomic as a server's own.
+//! [`crate::bytes::blocks`] says when a block is valid.
 //!
-//! The cache answers a read or has nothing to say of it: it makes no errors. It asks only servers that answer and whose recalls are heard,
-//! and waits for them no longer than [`PATIENCE_MILLIS_MAX`]; then the read goes its usual way, with all of its time.
+//! The cache answers a read or declines it; it makes no errors. It asks only servers that answer and whose
+//! recalls are listened for, and waits for them no longer than [`PATIENCE_MILLIS_MAX`]; then the read goes
+//! without the cache, with all of its time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -28,77 +30,78 @@ use crate::hearers::DataLeases;
 use crate::session::retry::is_unheard;
 use crate::{ConnectOptions, File, Pool, Rights};
 
-/// So often one read asks servers whether it may believe what is kept. Then it is read without the cache.
+/// Requests that one read makes at most to validate cached blocks. Then it goes without the cache.
 const QUESTIONS_PER_READ_MAX: usize = 4;
-/// How long a question may take, and after how long a read asks no other.
+/// How long such a request may take, and after how long a read makes no other.
 const PATIENCE_MILLIS_MAX: u32 = 250;
-/// The same as a part of the time that a call has.
+/// The same as a fraction of a call's deadline.
 const PATIENCE_PART: u32 = 16;
-/// After a question that brought nothing a file is read without the cache for so long. So that a file which others change again and again
-/// costs hardly a message more than without one. It is how long a home gives no lease after it had to recall one.
+/// How long a file is read without the cache after a request that brought nothing: so a file that others
+/// change again and again costs hardly a message more than without a cache. A home gives no lease for as long
+/// after it had to recall one.
 const REST: Duration = Duration::from_millis(limits::LEASE_MILLIS);
-/// The same for a file that a kernel changes without asking.
+/// The same for a file that a kernel changes without asking (passthrough).
 const REST_OF_HANDED: Duration = Duration::from_secs(5);
 
-/// What this process may keep of a pool's bytes.
+/// The cache of one pool.
 pub(crate) struct ByteCache {
-    /// It alone reads for the cache.
+    /// The cache's own connection to the pool.
     pool: Pool,
-    /// A forked child begins with nothing: its parent's leases are not its own.
+    /// A forked child begins with an empty cache: its parent's leases are not its own.
     processes: PerFork<Arc<Process>>,
     bytes_max: u64,
     patience: Duration,
     me: Weak<ByteCache>,
 }
 
-/// What one process keeps.
+/// The cache of one process.
 struct Process {
     blocks: Mutex<Blocks>,
     worker: Worker,
-    /// The map by which all of it was asked for.
+    /// The epoch of the cluster map under which all of it was requested.
     epoch: AtomicU32,
 }
 
-/// An open file of which blocks may be kept; they go with it.
+/// An open file of which blocks may be cached; they are dropped with it.
 struct CachedFile {
     cache: Arc<ByteCache>,
     process: Arc<Process>,
     inode: InodeId,
-    /// The same file in the cache's session, once that has opened it.
+    /// The same file in the cache's session, once it is open there.
     file: Mutex<Option<Arc<File>>>,
-    /// That may not read it.
+    /// The cache's session may not read it.
     refused: AtomicBool,
 }
 
-/// What one open file in relaxed mode keeps. Lock order: `since`, then the process's blocks.
+/// The cache of one open file in relaxed mode. Lock order: `since`, then the process's blocks.
 struct RelaxedFile {
     process: Arc<Process>,
-    /// Among all of this process.
+    /// Unique in this process.
     number: u64,
     since: Mutex<Since>,
 }
 
-/// What counts at this moment.
+/// What is known since the last refresh.
 #[derive(Default)]
 struct Since {
     moment: u64,
-    /// The numbers that lanes had, taken since the last refresh.
+    /// The numbers of lanes, taken since the last refresh.
     lanes: HashMap<u16, Arc<LaneNumbers>>,
 }
 
-/// A question of this thread.
+/// A request that this thread has under way.
 struct Asked<'a> {
     file: &'a CachedFile,
     question: Question,
 }
 
-/// Hears what servers recall.
+/// Handles servers' recalls.
 struct Hearer {
     cache: Weak<ByteCache>,
 }
 
 impl ByteCache {
-    /// An empty one, where one is wanted. Its session begins with the first read.
+    /// A new empty cache, if the options ask for one. Its session begins with the first read.
     pub(crate) fn wanted(options: &ConnectOptions) -> Result<Option<Arc<dyn ReadCache>>> {
         if options.cache_bytes == 0 {
             return Ok(None);
@@ -107,7 +110,7 @@ impl ByteCache {
         let deadline_millis = (options.deadline_millis / PATIENCE_PART).clamp(1, PATIENCE_MILLIS_MAX);
         let of_its_own = ConnectOptions { cache_bytes: 0, deadline_millis, label, ..options.clone() };
         let pool = Pool::new(&of_its_own, None)?;
-        // Who else has bytes is waited for by the read that goes the usual way.
+        // Waiting for other holders of the bytes is left to the read without the cache.
         pool.wait_for_nobody();
         let cache = Arc::new_cyclic(|me| ByteCache {
             pool,
@@ -134,12 +137,12 @@ impl ByteCache {
     fn work(&self, work: Work) {
         match work {
             Work::TellEnded(server) => self.pool.tell_ended(server),
-            // What fails is wanted again by the next read.
+            // After a failure the next read asks for it again.
             Work::Begin => _ = self.begin(),
         }
     }
 
-    /// Begins a session, the first one or another: with the one before went all leases.
+    /// Begins a session: the first one, or another when it has ended, and all leases with it.
     fn begin(&self) -> Result<()> {
         if self.pool.is_ended() {
             self.process()?.lock().clear();
@@ -148,7 +151,7 @@ impl ByteCache {
         self.pool.map().map(drop)
     }
 
-    /// Whether there is a session. If not, one is begun.
+    /// Whether there is a session. If not, the worker begins one.
     fn has_session(&self, process: &Process) -> bool {
         let there = self.notice_map(process);
         if !there {
@@ -157,8 +160,8 @@ impl ByteCache {
         there
     }
 
-    /// By another map a lane is another server's, which knows nothing of what was brought from the one before: all goes, also what is
-    /// on its way. Says whether there is a map, and a session.
+    /// Under another map a lane may be another server's, which gave no leases for what was read from the one
+    /// before: drops everything, also what is being read. Returns whether there are a map and a session.
     fn notice_map(&self, process: &Process) -> bool {
         let session = self.pool.session().ok().filter(|session| !session.is_ended());
         let Some(map) = session.and_then(|session| session.known_map()) else { return false };
@@ -229,7 +232,7 @@ impl CachedFile {
     /// The file in the cache's session.
     fn opened(&self) -> Option<Arc<File>> {
         let mut file = self.file.lock();
-        // With its session went all that was open in it.
+        // All files that were open in a session have ended with it.
         let ended = file.take_if(|file| has_ended(file));
         let there = file.clone();
         drop(file);
@@ -265,7 +268,7 @@ impl CachedFile {
             .lease_attributes(self.inode, false)
             .map_err(|error| self.rest(&error))
             .ok()?;
-        // What kernels change without asking is nothing to be kept.
+        // What a kernel changes without asking cannot be cached.
         if !told.attributes || told.info.handed {
             let rest = if told.info.handed { REST_OF_HANDED } else { REST };
             self.process.lock().rest(self.inode, asked + rest);
@@ -284,12 +287,12 @@ impl CachedFile {
         Some(())
     }
 
-    /// Asks a lane's server whether all that is kept of the lane is as it was.
+    /// Asks a lane's server whether all leases on the lane are still valid.
     fn ask_lane(&self, file: &File, lane: u16, asking: Asking) -> Option<()> {
         self.hears(Some((file, lane)))?;
         let asked = Instant::now();
         let current = match file.keeps_lane(lane) {
-            // What is kept is not believed, and may be when the server answers again.
+            // The blocks are not valid now, and may be again when the server answers.
             Err(error) if is_unheard(&error) => {
                 self.rest(&error);
                 return None;
@@ -301,7 +304,7 @@ impl CachedFile {
         Some(())
     }
 
-    /// Brings a block, and reads from it.
+    /// Reads a block into the cache, and from it.
     fn bring(
         &self,
         file: &File,
@@ -321,7 +324,7 @@ impl CachedFile {
         let there = bytes.get((offset - start) as usize..)?;
         let count = there.len().min(buffer.len());
         buffer[..count].copy_from_slice(&there[..count]);
-        // Of a request that was repeated a server may believe that it has brought what is kept, and it was the other one.
+        // Of a repeated request the server may have counted the other copy as the one whose bytes are cached.
         if !noted.repeated.get() && self.cache.notice_map(&self.process) {
             let brought = Brought { number, bytes: bytes.into(), asked, inline: noted.inline.get() };
             self.process.lock().keep(self.inode, asking.moment, brought);
@@ -329,7 +332,7 @@ impl CachedFile {
         Some(count)
     }
 
-    /// Goes on where a lane's server, or the home, answers and is heard.
+    /// `None` unless the lane's server, or the home, answers and its recalls are listened for.
     fn hears(&self, lane: Option<(&File, u16)>) -> Option<()> {
         let session = self.cache.pool.session().ok()?;
         let slot = match lane {
@@ -341,7 +344,7 @@ impl CachedFile {
         session.hears(slot).then_some(())
     }
 
-    /// A question has brought nothing.
+    /// A request has brought nothing.
     fn rest(&self, why: &Error) {
         tracing::debug!(target: "ramlace::client", inode = %self.inode, error = %why, "is read without the cache");
         self.process.lock().rest(self.inode, Instant::now() + REST);
@@ -418,7 +421,7 @@ impl RelaxedReads for RelaxedFile {
     }
 
     fn keep(&self, moment: u64, number: u64, bytes: Arc<[u8]>, numbers: Option<Arc<LaneNumbers>>) {
-        // As long as this is held nothing is dropped or refreshed.
+        // While this is held nothing is dropped or refreshed.
         let since = self.since.lock();
         if since.moment == moment {
             self.process.lock().keep_relaxed(self.number, number, bytes, numbers);
@@ -446,7 +449,7 @@ impl Drop for RelaxedFile {
 }
 
 impl File {
-    /// Reads what this process keeps, or brings and keeps it; `None`: read without that.
+    /// Reads from the cache, where needed after filling it; `None`: read without the cache.
     pub(crate) fn read_kept_here(&self, buffer: &mut [u8], offset: u64) -> Option<Result<usize>> {
         match self.sharing() {
             Mode::Coherent => self.read_cached(buffer, offset).map(Ok),
@@ -455,14 +458,15 @@ impl File {
         }
     }
 
-    /// Reads from the cache, where there is one and it has these bytes or brings them; `None`: read without it.
+    /// Reads from the leased cache, if there is one and it has or can get these bytes; `None`: read without
+    /// it.
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
         let cache = self.pool().cache()?;
         let last = offset.checked_add((buffer.len() as u64).checked_sub(1)?)?;
         if !self.rights().read || offset / BLOCK_BYTES != last / BLOCK_BYTES {
             return None;
         }
-        // In the name of a session that has ended nothing is read, whatever another one knows.
+        // Nothing is read for a session that has ended, whatever another session has cached.
         if has_ended(self) {
             return None;
         }

@@ -1,4 +1,5 @@
-//! A thread that speaks for a cache where neither a read nor the thread that hears of recalls may wait for an answer.
+//! A thread that sends requests for a cache where neither a read nor the thread that handles recalls may wait
+//! for a reply.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,16 +9,16 @@ use ramlace_sync::{Condvar, Mutex};
 
 use crate::session::heart::block_signals;
 
-/// What is to be done, each thing once.
+/// Work to do; each kind is queued once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Work {
-    /// A session is to be begun.
+    /// Begin a session.
     Begin,
-    /// A server is to be told what is over.
+    /// Tell a server which recalls are done.
     TellEnded(ServerId),
 }
 
-/// The thread, as long as this lives.
+/// The thread; it runs as long as this lives.
 pub(crate) struct Worker {
     jobs: Arc<Jobs>,
 }
@@ -35,7 +36,7 @@ struct Waiting {
 }
 
 impl Worker {
-    /// Starts the thread. `does` says whether it goes on.
+    /// Starts the thread. `does` returns whether the thread goes on.
     pub(crate) fn start(does: impl Fn(Work) -> bool + Send + 'static) -> Result<Worker> {
         let jobs = Arc::new(Jobs::default());
         let there = jobs.clone();
@@ -48,7 +49,7 @@ impl Worker {
             .map_err(|error| Error::from_io(&error, "starting the thread that speaks for a cache"))
     }
 
-    /// Waits for nothing.
+    /// Queues work; does not wait.
     pub(crate) fn wants(&self, work: Work) {
         self.jobs.waiting.lock().work.insert(work);
         self.jobs.changed.notify_one();
@@ -69,7 +70,7 @@ impl Jobs {
             if waiting.over {
                 return None;
             }
-            // Others wait for what is over, and nobody for a session.
+            // Ended recalls first: other clients wait for those, and nobody waits for a session.
             if let Some(work) = waiting.work.pop_last() {
                 return Some(work);
             }

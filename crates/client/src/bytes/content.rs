@@ -27,8 +27,8 @@ impl File {
         self.read_into(&mut Memory::of_slices_mut(buffers, offset), offset)
     }
 
-    /// Writes at `offset` and returns the bytes written: fewer than given only when the pool
-    /// filled up in the middle; the next call then says so.
+    /// Writes at `offset` and returns the bytes written. These are fewer than given only when the pool became
+    /// full in the middle; the next call then returns the error.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         if self.append {
             return self.append(bytes).map(|_| bytes.len());
@@ -45,7 +45,7 @@ impl File {
         self.write_from(&mut Memory::of_slices(buffers, offset), offset)
     }
 
-    /// Writes what lies below the file's size: [`File::write_back`].
+    /// Writes what lies below the file's size; see [`File::write_back`].
     pub(crate) fn write_within(&self, bytes: &[u8], offset: u64, pages: Pages<'_>) -> Result<usize> {
         self.needs_writing()?;
         let handle = self.handle()?;
@@ -92,7 +92,7 @@ impl File {
             let memory = Memory::of_bytes(bytes, reserved.offset);
             let size = Size { generation: reserved.generation, size: reserved.offset };
             let outcome = self.transfer(handle, size, Direction::Write, memory).run();
-            // Finished even when it failed: an open reservation holds the published size back.
+            // Finished even after a failure: an open reservation holds back the published size.
             let failed = !matches!(outcome, Outcome::Done);
             let finished = self.finish_append(handle, &reserved, failed);
             match outcome {
@@ -112,8 +112,8 @@ impl File {
         }
     }
 
-    /// Tells the home that reserved bytes are written, or will not be. `None`: they were cut off before it heard so, and the
-    /// reservation is gone.
+    /// Tells the home that the reserved bytes are written, or will not be. `None`: the file was truncated
+    /// before the home learned of it, and the reservation is gone.
     fn finish_append(
         &self,
         handle: &Handle,
@@ -125,7 +125,8 @@ impl File {
         let mut backoff = Backoff::new(session.deadline());
         loop {
             match session.change_lane(inode.slot(), &request, session.deadline()) {
-                // It says so of what passes as well: then the reservation is there still, and must not be left.
+                // The home also answers Retry for transient reasons: then the reservation is still there and
+                // must be finished.
                 Err(error) if error.kind() == ErrorKind::Retry => {
                     if self.refresh(handle)?.attributes.generation != reserved.generation {
                         return Ok(None);
@@ -147,7 +148,7 @@ impl File {
         self.transfer_of(Pages::None, handle, size, direction, memory)
     }
 
-    /// The same of bytes that a kernel keeps.
+    /// The same for bytes that a kernel caches.
     pub(crate) fn transfer_of<'a>(
         &'a self,
         pages: Pages<'a>,
@@ -159,12 +160,12 @@ impl File {
         Transfer::of((self.inode(), self.layout()), pages, handle, size, direction, memory)
     }
 
-    /// Reads the file's bytes into the memory that stands for them, from `offset` on.
+    /// Reads the file's bytes from `offset` on into the caller's memory.
     pub(crate) fn read_into(&self, memory: &mut Memory<'_>, offset: u64) -> Result<usize> {
         self.read_pages(Direction::Read, memory, offset, Pages::None)
     }
 
-    /// The same for pages that a kernel may keep, and that programs may store into.
+    /// The same for pages that a kernel may cache, and that programs may store into.
     pub(crate) fn read_pages(
         &self,
         direction: Direction,
@@ -176,7 +177,7 @@ impl File {
             self.needs(self.rights().read, "reading")?;
         }
         let handle = self.handle()?;
-        // What lies beyond the largest file lies beyond the end of this one.
+        // The file cannot reach beyond the largest file size.
         let length = (memory.bytes() as u64).min(limits::FILE_BYTES_MAX.saturating_sub(offset));
         if length == 0 {
             return Ok(0);
@@ -196,7 +197,7 @@ impl File {
             let transfer = self.transfer_of(pages, handle, size, direction, clamped);
             let near = match direction {
                 Direction::Read if !pages.are_strict() => self.read_near(handle, &transfer),
-                // A server alone takes memory, and knows who else has the pages.
+                // Only a server can allocate memory, and knows which other kernels have the pages.
                 _ => None,
             };
             match near.unwrap_or_else(|| transfer.run()) {
@@ -212,18 +213,18 @@ impl File {
         }
     }
 
-    /// Whether the file still has this generation, by its home.
+    /// Asks the home whether the file still has this generation.
     pub(crate) fn is_current(&self, handle: &Handle, size: Size) -> Result<bool> {
         let info = self.refresh(handle).map_err(|error| self.tell(error))?;
         Ok(info.attributes.generation == size.generation)
     }
 
-    /// Writes the file's bytes from the memory that stands for them.
+    /// Writes the file's bytes from the caller's memory.
     pub(crate) fn write_from(&self, memory: &mut Memory<'_>, offset: u64) -> Result<usize> {
         self.write_pages(memory, offset, Pages::None)
     }
 
-    /// The same through pages that a kernel may keep.
+    /// The same for bytes that a kernel may cache.
     pub(crate) fn write_pages(
         &self,
         memory: &mut Memory<'_>,
@@ -251,7 +252,8 @@ impl File {
         self.write_to_lanes(handle, memory, written, pages).map_err(|error| self.tell(error))
     }
 
-    /// Writes bytes into lanes, all of them unless the pool fills up in the middle, and tells the home where the file grew.
+    /// Writes bytes into lanes, all of them unless the pool becomes full in the middle, and tells the home
+    /// where the file grew.
     pub(crate) fn write_to_lanes(
         &self,
         handle: &Handle,
@@ -274,8 +276,8 @@ impl File {
         self.with_size(handle, write)
     }
 
-    /// Writes with one generation and returns the bytes written: fewer than there are when the
-    /// pool filled up in the middle. Retry: the file has another generation.
+    /// Writes with one generation and returns the bytes written: fewer than given when the pool became full
+    /// in the middle. Retry: the file has another generation.
     fn write_once(
         &self,
         handle: &Handle,
@@ -296,7 +298,8 @@ impl File {
         }
     }
 
-    /// Tells the home that the file reaches the end of what was written, unless that is known; marks it as written.
+    /// Tells the home the end of what was written, unless the file is known to reach it; marks the file as
+    /// written.
     pub(crate) fn extend(&self, handle: &Handle, size: Size, written: ByteRange) -> Result<()> {
         let ByteRange { start: from, end } = written;
         if end <= size.size {
@@ -315,8 +318,8 @@ fn cut_off() -> Error {
     Error::new(ErrorKind::Retry, "the file was truncated again and again while bytes were appended to it")
 }
 
-/// The home has heard of a write that began after `before` was read, and took its own time for it, which is later than what it
-/// had not heard of.
+/// The home has applied a write that began after `before` was read. It has set the file's time by its own
+/// clock, which is later than that of any write it had not been told of.
 fn heard_of_size(handle: &Handle, told: SizeInfo, before: i64) {
     handle.open.learn(Size { generation: told.generation, size: told.size });
     handle.open.clean_if(before);

@@ -1,5 +1,5 @@
-//! A fetched copy of a file's bytes, for arrays that cannot be mapped: publish sends what was
-//! changed here, refresh takes what was changed elsewhere (`docs/records/arrays.md`).
+//! A fetched copy of a file's bytes, for arrays that cannot be mapped: publish sends what was changed here,
+//! refresh fetches what was changed elsewhere (`docs/records/arrays.md`).
 
 use std::ops::Range;
 
@@ -12,17 +12,17 @@ use crate::bytes::mapping::{AddressRange, OwnBytes};
 use crate::bytes::memory::Memory;
 use crate::bytes::seen::Seen;
 
-/// Bytes that a refresh fetches at once, and of which it is known as one whether they have changed.
+/// The unit of a refresh: bytes that are fetched together, and whose state is known as one.
 const REFRESH_BYTES_MAX: usize = 4 << 20;
-/// Runs of changed bytes that a publish sends at once.
+/// Runs of changed bytes that a publish sends in one call.
 const PUBLISH_RUNS_MAX: usize = 4096;
-/// Whole blocks of this size are compared at once before their grains are looked at.
+/// Blocks of this size are compared as a whole before their grains are compared.
 const COMPARE_BYTES: usize = 256;
 
 /// A private copy of a file's bytes, and its twin: the bytes as they were last seen in the pool.
 ///
-/// The copy may be read and written through [`Copy::as_ptr`] at any time. Changes are found and
-/// merged by grain (an array's element): two clients that change different grains both win.
+/// The program may read and write the copy through [`Copy::as_ptr`] at any time. Changes are found and merged
+/// by grain (an array's element): when two clients change different grains, both changes survive.
 pub struct Copy {
     file: File,
     copy: AddressRange,
@@ -31,15 +31,15 @@ pub struct Copy {
     grain: usize,
 }
 
-/// The bytes as they were last seen in the pool, and of which state they are.
+/// The bytes as they were last seen in the pool, and which state of the file they are.
 struct Twin {
     bytes: OwnBytes,
     seen: Seen,
 }
 
 impl File {
-    /// Fetches a copy of the file's first `length` bytes. `grain` is the size in bytes of what is
-    /// merged as a whole (1: byte by byte). Takes over the file.
+    /// Fetches a copy of the file's first `length` bytes. `grain` is the size in bytes of what is merged as a
+    /// whole (1: byte by byte). Takes ownership of the file.
     pub fn copy(self, length: usize, grain: usize) -> Result<Copy> {
         if grain == 0 {
             return Err(Error::new(ErrorKind::Invalid, "a copy is merged in grains of at least one byte"));
@@ -100,12 +100,12 @@ impl Copy {
         Ok(())
     }
 
-    /// Sends the grains that differ from the twin, and returns how many bytes that were.
+    /// Sends the grains that differ from the twin, and returns their bytes.
     pub fn publish(&self) -> Result<u64> {
         self.publish_range(ByteRange { start: 0, end: u64::MAX })
     }
 
-    /// The same of the grains that a range of bytes touches, as far as there are any.
+    /// The same for the grains that a range of bytes touches; what lies beyond the copy's end is ignored.
     pub fn publish_range(&self, range: ByteRange) -> Result<u64> {
         let twin = &mut self.twin.lock().bytes;
         let (first, last) = self.grains_of(range);
@@ -121,8 +121,8 @@ impl Copy {
         Ok(sent + self.send(twin, &runs)?)
     }
 
-    /// Sends runs of changed bytes; what was sent is what the twin shows then, even when the
-    /// program changes it meanwhile.
+    /// Sends runs of changed bytes. The twin then has exactly what was sent, even when the program changes
+    /// the copy meanwhile.
     fn send(&self, twin: &mut [u8], runs: &[Range<usize>]) -> Result<u64> {
         let Some(first) = runs.first() else { return Ok(0) };
         let mut before = Vec::with_capacity(runs.iter().map(ExactSizeIterator::len).sum());
@@ -137,7 +137,7 @@ impl Copy {
             Ok(_) => Error::new(ErrorKind::NoSpace, "the pool filled up while a copy was published"),
             Err(error) => error,
         };
-        // What may not have arrived must count as changed still.
+        // What may not have arrived must still count as changed.
         let mut rest = &before[..];
         for run in runs {
             let (now, later) = rest.split_at(run.len());
@@ -147,19 +147,19 @@ impl Copy {
         Err(failed)
     }
 
-    /// Takes in what others have published; grains that were changed here and not published stay. Of what has not changed since it was
-    /// fetched no byte moves.
+    /// Fetches and merges what others have published; grains that were changed here and not published stay.
+    /// Bytes that have not changed since they were fetched are not moved.
     pub fn refresh(&self) -> Result<()> {
         self.refresh_range(ByteRange { start: 0, end: u64::MAX })
     }
 
-    /// The same of the grains that a range of bytes touches, as far as there are any.
+    /// The same for the grains that a range of bytes touches; what lies beyond the copy's end is ignored.
     pub fn refresh_range(&self, range: ByteRange) -> Result<()> {
         let mut twin = self.twin.lock();
         let (first, last) = self.grains_of(range);
         let mut buffer = Vec::new();
         let mut parts = vec![ByteRange { start: first as u64, end: last as u64 }];
-        // Half of it, and half of that, as long as there is something new in it: a few questions for a few changes.
+        // Bisects the range as long as a part has changed: few changes cost few requests.
         while let Some(part) = parts.pop() {
             let is_known = match twin.seen.of(part) {
                 Some(numbers) => !self.file.has_changed(part, &numbers)?,
@@ -187,7 +187,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Where the grains begin and end that a range touches.
+    /// The grains that a range touches, as begin and end.
     fn grains_of(&self, range: ByteRange) -> (usize, usize) {
         let length = self.length as u64;
         let start = range.start.min(length) as usize / self.grain * self.grain;
@@ -221,7 +221,7 @@ impl Copy {
         )))
     }
 
-    /// The next run of grains that differ from the twin, from `at` on and before the end of what is given of it.
+    /// The next run of grains that differ from the twin, from `at` on and within the twin as given.
     fn next_change(&self, twin: &[u8], at: usize) -> Option<Range<usize>> {
         let start = self.skip_equal(twin, at)?;
         let mut end = (start + self.grain).min(twin.len());
@@ -245,35 +245,35 @@ impl Copy {
         None
     }
 
-    /// So many bytes of the copy from an offset on. The program may change them at any time.
+    /// The address of `bytes` bytes of the copy. The program may change them at any time.
     fn place(&self, offset: usize, bytes: usize) -> *mut u8 {
         assert!(offset + bytes <= self.length, "a place lies within the copy");
         self.as_ptr().wrapping_add(offset)
     }
 
-    /// Whether the copy differs there from these bytes.
+    /// Whether the copy differs from these bytes at `offset`.
     fn differs(&self, offset: usize, seen: &[u8]) -> bool {
         let copy = self.place(offset, seen.len());
-        // SAFETY: both have so many bytes.
+        // SAFETY: both have this many bytes.
         unsafe { libc::memcmp(copy.cast(), seen.as_ptr().cast(), seen.len()) != 0 }
     }
 
-    /// Takes the copy's bytes as they are now.
+    /// Reads the copy's bytes as they are now.
     fn take(&self, offset: usize, into: &mut [u8]) {
         let copy = self.place(offset, into.len());
-        // SAFETY: both have so many bytes, and what is given is borrowed exclusively.
+        // SAFETY: both have this many bytes, and `into` is borrowed exclusively.
         unsafe { std::ptr::copy_nonoverlapping(copy, into.as_mut_ptr(), into.len()) };
     }
 
     /// Changes the copy, as the program itself would.
     fn put(&self, offset: usize, bytes: &[u8]) {
         let copy = self.place(offset, bytes.len());
-        // SAFETY: both have so many bytes; nobody has borrowed the copy.
+        // SAFETY: both have this many bytes; nobody has borrowed the copy.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };
     }
 }
 
-/// So many bytes from an offset on, or all that there are.
+/// `count` bytes from an offset on, or as many as there are.
 fn upto(bytes: &[u8], at: usize, count: usize) -> &[u8] {
     &bytes[at..bytes.len().min(at + count)]
 }

@@ -1,9 +1,11 @@
-//! Leases on bytes that this machine's kernel keeps: who hears that they are recalled, and how servers hear that they are over.
+//! Leases on bytes that this machine's kernel caches: how recalls reach their handler, and how servers learn
+//! that these are done.
 //!
-//! A lease has no end of its own, so a page that is kept by one is dropped when a server says so, when that server has a
-//! new life, which knows no leases, and when the session ends. Recalls come with the answers of [`crate::names::leases`]. What they
-//! wait for may take a while, so they are acknowledged one by one, whenever they are done, on a connection of their own: what waits
-//! for them uses the others.
+//! A lease has no expiry of its own. A page that is cached under one is dropped when its server recalls the
+//! lease, when that server has restarted (then it knows of no leases), and when the session ends. Recalls
+//! come in the replies described in [`crate::names::leases`]. The work that they wait for may take a while,
+//! so they are acknowledged one by one, when each is done, on a connection of their own: that work uses the
+//! other connections.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,61 +24,65 @@ use crate::session::lines::{Link, roundtrip};
 use crate::session::owed::{Heard, Message};
 
 impl Pool {
-    /// From now on reads for pages and writes through them get leases, and `leases` hears when they end. Said once; a
-    /// second time changes nothing.
+    /// From now on reads for pages, and writes through them, get leases, and `leases` is called when they
+    /// end. Can be set once; a second call has no effect.
     pub fn hear_data(&self, leases: Arc<dyn DataLeases>) {
         let _ = self.hearers().data_leases.set(leases);
     }
 
-    /// From now on no call waits for other machines that have bytes in their kernels, and files that say nothing new when they
-    /// are closed are left to the end of the session, which follows: whoever wanted these is gone.
+    /// From now on no call waits for other machines that have bytes in their kernels, and the close of a file
+    /// that has nothing new to report is left to the end of the session, which follows: the caller that
+    /// wanted these is gone.
     pub fn end_waits(&self) {
         self.wait_for_nobody();
         self.settings().ends.store(true, Ordering::Relaxed);
     }
 
-    /// No call waits for other machines that have bytes in their kernels.
+    /// From now on no call waits for other machines that have bytes in their kernels.
     pub(crate) fn wait_for_nobody(&self) {
         self.settings().waits_are_over.store(true, Ordering::Relaxed);
     }
 
-    /// Data recalls of a server are over: those that are `done`, and those that are `blocked` by a write of the same kernel, for which nobody
-    /// waits any longer. A server that cannot be reached hears of them when it can.
+    /// Data recalls of a server are over: those that are `done`, and those that are `blocked` by a write of
+    /// the same kernel, for which nobody waits any longer. A server that cannot be reached is told when it
+    /// can be.
     pub fn end_recalls(&self, server: ServerId, done: &[u64], blocked: &[u64]) {
         if let Ok(session) = self.session() {
             session.end_recalls(server, done, blocked);
         }
     }
 
-    /// Nothing is left of what was kept of a server before this life of it. It hears of that as of recalls.
+    /// Nothing is cached any more from before this incarnation of a server. It is told in the same way as of
+    /// recalls.
     pub fn has_dropped_all(&self, server: ServerId, life: u64) {
         if let Ok(session) = self.session() {
             session.has_dropped_all(server, life);
         }
     }
 
-    /// Data recalls of a server are done; it hears of that by [`Pool::tell_ended`]. Waits for nobody.
+    /// Data recalls of a server are done; [`Pool::tell_ended`] tells it. Does not wait.
     pub(crate) fn note_ended(&self, server: ServerId, done: &[u64]) {
         if let Ok(session) = self.session() {
             session.note_ended(server, done, &[]);
         }
     }
 
-    /// Nothing is left of what was kept before this life of a server, likewise.
+    /// The same for: nothing is cached any more from before this incarnation of a server.
     pub(crate) fn note_dropped_all(&self, server: ServerId, life: u64) {
         if let Ok(session) = self.session() {
             session.note_dropped_all(server, life);
         }
     }
 
-    /// Tells a server what is over. One that cannot be reached hears of it when it can.
+    /// Tells a server which recalls are over. If it cannot be reached, it is told later.
     pub(crate) fn tell_ended(&self, server: ServerId) {
         if let Ok(session) = self.session() {
             session.tell_ended(server, &session.givers.ended(server));
         }
     }
 
-    /// Waits until everybody sees what write-backs of this process have written: those that have made this recall and earlier ones.
+    /// Waits until all machines see what write-backs of this process have written: those that have caused
+    /// this recall or earlier ones.
     pub fn wait_published(&self, server: ServerId, recall: u64) -> Result<()> {
         let session = self.session()?;
         session.ask_server(server, &WaitPublished { recall }, session.deadline())
@@ -84,20 +90,22 @@ impl Pool {
 }
 
 impl Client {
-    /// Whether a slot's server has answered of late, and it is heard what it recalls. If not, that begins. Waits for nobody.
+    /// Whether a slot's server has answered recently and a thread listens to its recalls. If no thread
+    /// listens, one is started. Does not wait.
     pub(crate) fn hears(self: &Arc<Client>, slot: Slot) -> bool {
         let Some(server) = self.known_map().and_then(|map| self.server_of(&map, slot).ok()) else {
             return false;
         };
         if !self.givers.is_known(server.id) {
-            // Where no thread can be started the next read tries it again.
+            // If no thread can be started, the next read tries again.
             let _ = self.listen_to_server(server.id);
             return false;
         }
         !server.is_failing()
     }
 
-    /// Before bytes leave that a kernel keeps: makes sure that somebody hears of what the slot's server recalls.
+    /// Before bytes are requested or sent that a kernel caches: makes sure that a thread listens to the
+    /// recalls of the slot's server.
     pub(crate) fn hear_of_pages(self: &Arc<Client>, slot: Slot, pages: Pages<'_>) -> Result<()> {
         if !pages.are_kept() || self.hearers.data_leases.get().is_none() {
             return Ok(());
@@ -112,7 +120,7 @@ impl Client {
         Ok(())
     }
 
-    /// A server has answered: its life, and what it recalls.
+    /// A server has answered: its incarnation, and what it recalls.
     pub(crate) fn hear_data(&self, server: ServerId, life: u64, recalls: &[DataRecall]) {
         let Some(leases) = self.hearers.data_leases.get() else { return };
         let is_new = self.givers.is_new_life(server, life);
@@ -125,7 +133,7 @@ impl Client {
         }
     }
 
-    /// A server will not come back, and can recall nothing: what is kept of its bytes goes.
+    /// A server will not come back, and can recall nothing: what is cached of its bytes goes.
     pub(crate) fn hear_no_more_of(&self, server: ServerId) {
         let life = self.givers.remove(server);
         if let Some(leases) = self.hearers.data_leases.get() {
@@ -160,7 +168,7 @@ impl Client {
         Some(ended)
     }
 
-    /// Tells a server what is over, or owes it that.
+    /// Tells a server which recalls are over; when that fails, leaves it to the outbox.
     fn tell_ended(self: &Arc<Client>, server: ServerId, ended: &Ended) {
         let soon = || Instant::now() + Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
         if self.send_all_ended(server, ended, soon).is_err() {
@@ -168,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Tells a server what it could not be told when it was over.
+    /// Tells a server which recalls are over, from the outbox.
     pub(crate) fn tell_recalls_ended(
         self: &Arc<Client>,
         server: ServerId,
@@ -180,7 +188,8 @@ impl Client {
         Ok(Heard::Yes)
     }
 
-    /// Sends what waits, unless somebody is just sending: who fails owes it all.
+    /// Sends what waits, unless another thread is sending: that thread takes it along, or leaves all of it to
+    /// the outbox if it fails.
     fn send_all_ended(
         self: &Arc<Client>,
         server: ServerId,
@@ -194,7 +203,7 @@ impl Client {
                 ended.put_back(batch);
                 return Err(error);
             }
-            // A thread that could not take the lock meanwhile has left its own to the next turn.
+            // A thread that failed to take the lock has left its entries: they go in the next iteration.
         }
         Ok(())
     }

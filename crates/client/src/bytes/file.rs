@@ -1,4 +1,4 @@
-//! An open file: what it is, what it knows, and its share of the inode.
+//! An open file: what it is, what is known of it, and its share of the open inode.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Open, Opened};
@@ -13,8 +13,8 @@ use crate::names::open_inode::Size;
 use crate::names::rights::Rights;
 use crate::pool::locator::ShownPath;
 
-/// An open file. Methods take `&self` and may be called by many threads at once. Dropping it
-/// closes it; the inode lives until its last open file in any client is closed.
+/// An open file. Methods take `&self` and may be called by many threads at once. Dropping it closes it; the
+/// inode lives until its last open file in any client is closed.
 ///
 /// After a fork the child opens the inode again, in a session of its own, when it first uses it.
 pub struct File {
@@ -24,15 +24,15 @@ pub struct File {
     pub(crate) append: bool,
     layout: Layout,
     rules: FileRules,
-    /// How this open file sees what others change.
+    /// The consistency mode of this open file.
     pub(crate) sharing: Mode,
     named: FileAttributes,
-    /// As it was opened, for messages; empty when it was opened by inode.
+    /// The path by which it was opened, for messages; empty when it was opened by inode.
     pub(crate) path: Vec<u8>,
     handles: PerFork<Handle>,
-    /// What of it is kept, once something was read.
+    /// Its cached blocks, from the first read on.
     pub(crate) cached: PerFork<Box<dyn CachedReads>>,
-    /// The same where it is open in relaxed mode.
+    /// The same if it is open in relaxed mode.
     pub(crate) relaxed: PerFork<Box<dyn RelaxedReads>>,
 }
 
@@ -76,19 +76,20 @@ impl File {
         &self.layout
     }
 
-    /// Its own mode, as it was when it was opened; nobody changes it while it is open.
+    /// The file's own consistency mode when it was opened; it cannot be changed while it is open.
     #[must_use]
     pub fn mode(&self) -> Option<Mode> {
         self.rules.mode
     }
 
-    /// Its own rules, likewise.
+    /// The file's own rules; like the mode, they cannot be changed while it is open.
     #[must_use]
     pub fn rules(&self) -> FileRules {
         self.rules
     }
 
-    /// Whether what makes it longer takes the memory of all that is new; likewise.
+    /// Whether a change that makes it longer allocates the memory of all that is new; this cannot be changed
+    /// either while it is open.
     #[must_use]
     pub fn reserves(&self) -> bool {
         self.rules.reserve
@@ -100,13 +101,13 @@ impl File {
         self.sharing
     }
 
-    /// Named bytes from its creation.
+    /// Named attributes from its creation.
     #[must_use]
     pub fn named(&self) -> &FileAttributes {
         &self.named
     }
 
-    /// What it was opened for.
+    /// The access for which it was opened.
     #[must_use]
     pub fn rights(&self) -> Rights {
         self.rights
@@ -124,27 +125,27 @@ impl File {
         self.refresh(self.handle()?).map(|info| info.attributes.size).map_err(|error| self.tell(error))
     }
 
-    /// The size as it was last heard of: the file was so long when it was opened, or later.
+    /// The size that was last learned: the file had it when it was opened, or later.
     #[must_use]
     pub fn known_size(&self) -> u64 {
         self.handles.get().map_or(0, |handle| handle.open.size().size)
     }
 
-    /// Takes in attributes that the home has told by another way.
+    /// Learns attributes that the home has sent in another reply.
     pub fn learn(&self, attributes: &Attributes) {
         if let Some(handle) = self.handles.get() {
             handle.open.learn(Size { generation: attributes.generation, size: attributes.size });
         }
     }
 
-    /// Makes times exact at the home. Written bytes are in the servers' memory already when a
-    /// write returns; there is nothing behind it that they could be flushed to.
+    /// Makes times exact at the home. Written bytes are in the servers' memory when a write returns; there is
+    /// no further storage to flush them to.
     pub fn sync(&self) -> Result<()> {
         let handle = self.handle()?;
         handle.session.push_times(self.inode).map_err(|error| self.tell(error))
     }
 
-    /// Closes the file and says whether that went well; dropping it closes it as well.
+    /// Closes the file and returns errors of that; dropping it closes it as well.
     pub fn close(self) -> Result<()> {
         match self.handles.get() {
             Some(handle) => handle.close().map_err(|error| self.tell(error)),
@@ -152,7 +153,7 @@ impl File {
         }
     }
 
-    /// Whether the session in which it was opened may write to the inode: by this open or by another.
+    /// Whether the session in which it was opened may write to the inode, by this open file or by another.
     #[must_use]
     pub fn session_may_write(&self) -> bool {
         self.handle().is_ok_and(|handle| handle.open.may_write())
@@ -208,10 +209,10 @@ impl File {
         Ok(Size { generation: attributes.generation, size: attributes.size })
     }
 
-    /// Runs `work` with the known generation; when the file was truncated meanwhile, asks the
-    /// home and runs it again.
+    /// Runs `work` with the known generation; when the file was truncated meanwhile, asks the home for its
+    /// size and runs `work` again.
     pub(crate) fn with_size<T>(&self, handle: &Handle, mut work: impl FnMut(Size) -> Result<T>) -> Result<T> {
-        // A long transfer may have used its time before it meets the truncation.
+        // Begins at the first retry: a long transfer may have used its time before it meets a truncation.
         let mut backoff: Option<Backoff> = None;
         loop {
             match work(handle.open.size()) {

@@ -1,4 +1,5 @@
-//! The servers that give leases on bytes: the life of each, and the recalls that are over, of which it has yet to hear.
+//! The servers that give leases on bytes: the incarnation of each, and the ended recalls that are not
+//! acknowledged to it yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,24 +16,24 @@ use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 #[derive(Default)]
 pub(crate) struct Givers {
     table: Mutex<HashMap<ServerId, Giver>>,
-    /// The life of one is known.
+    /// Signalled when the incarnation of a server becomes known.
     known: Condvar,
 }
 
 #[derive(Default)]
 struct Giver {
-    /// As it was told last; 0: not yet.
+    /// The last known incarnation; 0: not known yet.
     life: u64,
-    /// Leases were asked for before it was known.
+    /// Leases were requested before the incarnation was known.
     hasty: bool,
     ended: Arc<Ended>,
 }
 
-/// Recalls that are over, of which a server has yet to hear.
+/// Ended recalls that a server has not been told of yet.
 #[derive(Default)]
 pub(crate) struct Ended {
     pub(crate) waiting: Mutex<EndRecalls>,
-    /// Held by the thread that sends; it sends also what comes meanwhile.
+    /// Locked by the thread that sends; it also sends what is added meanwhile.
     pub(crate) link: Mutex<Option<Link>>,
 }
 
@@ -41,27 +42,27 @@ impl Givers {
         self.table.lock()
     }
 
-    /// What a server has yet to hear, where something may be left of that.
+    /// The ended recalls of a server, if there may be any.
     pub(crate) fn known_ended(&self, server: ServerId) -> Option<Arc<Ended>> {
         self.lock().get(&server).map(|giver| giver.ended.clone())
     }
 
-    /// What a server has yet to hear.
+    /// The ended recalls of a server.
     pub(crate) fn ended(&self, server: ServerId) -> Arc<Ended> {
         self.lock().entry(server).or_default().ended.clone()
     }
 
-    /// The same, if the server has this life still.
+    /// The same, if this is still the server's incarnation.
     pub(crate) fn ended_in(&self, server: ServerId, life: u64) -> Option<Arc<Ended>> {
         self.lock().get(&server).filter(|giver| giver.life == life).map(|giver| giver.ended.clone())
     }
 
-    /// The server's life as it was told last; 0: not yet.
+    /// The server's last known incarnation; 0: not known yet.
     pub(crate) fn life(&self, server: ServerId) -> u64 {
         self.lock().get(&server).map_or(0, |giver| giver.life)
     }
 
-    /// Nothing is left to be told to a server; its last life.
+    /// Drops what is to be sent to a server; returns its last known incarnation.
     pub(crate) fn remove(&self, server: ServerId) -> u64 {
         self.lock().remove(&server).map_or(0, |giver| giver.life)
     }
@@ -70,8 +71,8 @@ impl Givers {
         self.life(server) != 0
     }
 
-    /// Waits until a server's life is known, so that another one is noticed. Not for long: then all that was kept meanwhile goes when it
-    /// is known.
+    /// Waits until a server's incarnation is known, so that a restart is noticed. Only for a bounded time:
+    /// after that, all that was cached meanwhile is dropped once it is known.
     pub(crate) fn await_life(&self, server: ServerId) {
         let until = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
         let mut table = self.lock();
@@ -85,8 +86,8 @@ impl Givers {
         }
     }
 
-    /// Whether something may be kept by leases that this life of the server does not know. What was to be told to the last
-    /// one is void then: the numbers of its recalls may be others' now.
+    /// Whether something may be cached under leases that this incarnation of the server does not know. Ended
+    /// recalls that were to be sent to the last one are void then: their numbers may be reused.
     pub(crate) fn is_new_life(&self, server: ServerId, life: u64) -> bool {
         let mut table = self.lock();
         let giver = table.entry(server).or_default();
@@ -121,7 +122,7 @@ impl Ended {
         EndRecalls { done, blocked, life: std::mem::take(&mut waiting.life) }
     }
 
-    /// They were not heard.
+    /// Puts back a batch that was not delivered.
     pub(crate) fn put_back(&self, batch: EndRecalls) {
         let mut waiting = self.waiting.lock();
         let blocked = batch.blocked.into_iter().filter(|number| !waiting.done.contains(number));

@@ -1,6 +1,6 @@
-//! A write by which a file grows, as one request: where the server of the lane is that of the file's home as well, the
-//! home's change goes along with the bytes ([`ExtendChunk`]). Else, and for what goes in several requests, the home is told
-//! when all bytes are in their place ([`crate::File::extend`]).
+//! A write by which a file grows, as one request: if the lane's server is also that of the file's home, the
+//! home's change is sent along with the bytes ([`ExtendChunk`]). Otherwise, and for writes of several
+//! requests, the home is told once all bytes are written ([`crate::File::extend`]).
 
 use std::cell::{Cell, OnceCell};
 use std::io::IoSlice;
@@ -15,26 +15,26 @@ use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
 use crate::session::sequences::Ticket;
 
-/// What a write makes of its file's size, and what came of it.
+/// The growth that a write causes, and the home's answer to it.
 pub(crate) struct Growth {
     written: ByteRange,
     told: OnceCell<SizeInfo>,
 }
 
 impl Growth {
-    /// The file is to reach the end of what is written.
+    /// The file shall reach the end of what is written.
     pub(crate) fn to(written: ByteRange) -> Growth {
         Growth { written, told: OnceCell::new() }
     }
 
-    /// What the home has said, where it has heard of it.
+    /// The home's answer, if it has applied the growth.
     pub(crate) fn told(&self) -> Option<SizeInfo> {
         self.told.get().copied()
     }
 }
 
 impl Transfer<'_> {
-    /// The number of an extension that goes along with what is written in a slot, where it can.
+    /// The sequence number for an extension that is sent along with a write in a slot, if that is possible.
     fn number_of_growth(
         &self,
         write: &WriteChunk,
@@ -48,7 +48,8 @@ impl Transfer<'_> {
         Ok(self.session.ticket_now(home, deadline)?.map(|ticket| (growth, ticket)))
     }
 
-    /// Writes all of a write's bytes, and tells the home in the same request if that can be; `false`: nothing was sent.
+    /// Writes all of a write's bytes, and extends the file in the same request if that is possible; `false`:
+    /// nothing was sent.
     pub(crate) fn write_and_extend(
         &self,
         write: WriteChunk,
@@ -68,7 +69,7 @@ impl Transfer<'_> {
             ..Call::about_lane(write.target.slot, &request, deadline)
         };
         let answer = self.session.call(&call, |_, received| reply_without_data(received));
-        // What was given up may be done yet, and then the home has another size than it has told.
+        // A change that was abandoned may still be done; then the home has another size than it has answered.
         let answer = self.session.answered::<Extend, _>(number, lost.get(), answer)?;
         if let Some(told) = answer.size {
             let _ = growth.told.set(told);

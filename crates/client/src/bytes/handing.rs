@@ -1,4 +1,5 @@
-//! Files that are handed to this machine's kernel, which reads and maps them without asking (`docs/records/passthrough.md`).
+//! Passthrough: files whose memory this machine's kernel reads and maps without asking
+//! (`docs/records/passthrough.md`).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,44 +20,47 @@ use crate::client::Client;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::{Size, lanes_since};
 
-/// The memory of a file of one lane.
+/// The memory of a file that has one lane.
 #[derive(Debug)]
 pub struct LaneHere {
     /// All bytes of the file, for reading.
     pub file: OwnedFd,
-    /// The server that has them.
+    /// The server that holds them.
     pub server: ServerId,
 }
 
 impl File {
     /// The memory of a file of one lane, from its server, which answers soon or not at all.
     ///
-    /// Errors: `Unsupported` for a file that has several lanes, that lives with its inode, or whose server is not on
-    /// this machine; `Denied` when its server is another user's; `Lost` when its bytes were.
+    /// Errors: `Unsupported` for a file that has several lanes, that is inline, or whose server is not on
+    /// this machine; `Denied` when its server belongs to another user; `Lost` when its bytes were lost.
     pub fn lane_here(&self) -> Result<LaneHere> {
         self.find_lane().map_err(|error| self.tell(error))
     }
 
-    /// Tells the pool that this machine's kernel will read and map the file, and with `write` store into it, without
-    /// asking. It is over when the last open file of the inode in this process is closed; until then the file has no holes.
+    /// Tells the pool that this machine's kernel will read and map the file without asking, and with `write`
+    /// store into it. This ends when the last open file of the inode in this process is closed; until then
+    /// the file has no holes.
     ///
-    /// Errors: as for [`File::lane_here`]; `Unsupported` for a file with holes. Then no kernel is expected to have it.
+    /// Errors: as for [`File::lane_here`]; `Unsupported` for a file with holes. After an error the pool does
+    /// not expect any kernel to have the file.
     pub fn hand_over(&self, write: bool) -> Result<LaneHere> {
         self.try_hand_over(write).map_err(|error| self.tell(error))
     }
 
-    /// The kernel that has the file will store into it, too.
+    /// The kernel that has the file will also store into it.
     pub fn hand_over_for_writing(&self) -> Result<()> {
         self.tell_home_of_kernel(true, false).map(drop).map_err(|error| self.tell(error))
     }
 
-    /// The kernel did not take the file. A home that cannot be told believes that it did until the file is closed.
+    /// The kernel did not take the file. A home that cannot be reached assumes until the close that the
+    /// kernel has it.
     pub fn take_back(&self) {
         let _ = self.tell_home_of_kernel(false, true);
     }
 
-    /// Tells whoever is interested that the kernel's mappings were stored into, at this time by the clock of this machine:
-    /// the home, unless it knows of something later, and those who wait for a change of the bytes.
+    /// Reports that the kernel's mappings were stored into, at this time by this machine's clock: to the
+    /// home, unless it knows of a later change, and to those who wait for a change of the bytes.
     pub fn publish_stores(&self, at: Timestamp) -> Result<()> {
         let handle = self.handle()?;
         if at > self.refresh(self.handle()?)?.attributes.changed {
@@ -72,7 +76,8 @@ impl File {
         self.handle().is_ok_and(|handle| handle.session.answers(self.inode().slot()))
     }
 
-    /// Whether both were opened in the same session: what was said of the one is not known in another.
+    /// Whether both were opened in the same session: what one session knows of a file does not hold in
+    /// another.
     #[must_use]
     pub fn is_of_session_of(&self, other: &File) -> bool {
         match (self.handle(), other.handle()) {
@@ -131,7 +136,7 @@ fn server_of(map: &ClusterMap, target: LaneTarget) -> Result<ServerId> {
 }
 
 impl Client {
-    /// Sets a file's size. One that a kernel maps gets its memory first.
+    /// Sets a file's size. A file that a kernel maps gets its memory first.
     pub(crate) fn truncate(self: &Arc<Client>, inode: InodeId, size: u64) -> Result<Attributes> {
         let mut backoff: Option<Backoff> = None;
         let mut allocated = None;
@@ -139,21 +144,22 @@ impl Client {
             let request = Truncate { inode, size, allocated };
             match self.change(inode.slot(), &request, self.deadline()) {
                 Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Handed) => {
-                    // After the first time because its generation was another by then.
+                    // Only from the second time on: then because the generation has changed meanwhile.
                     match &mut backoff {
                         Some(backoff) => backoff.pause_after(error)?,
                         None => backoff = Some(Backoff::new(self.deadline())),
                     }
                     allocated = self.take_memory(inode, size)?;
                 }
-                // What was under way behind its end went first.
+                // A change that was under way beyond the file's end had to come first.
                 Ok(attributes) if attributes.size < size => allocated = None,
                 other => return other,
             }
         }
     }
 
-    /// Takes the memory of a file of one lane up to a size; in which generation. None: it was truncated meanwhile.
+    /// Allocates the memory of a file of one lane up to a size; returns the generation for which it did.
+    /// `None`: the file was truncated meanwhile.
     fn take_memory(self: &Arc<Client>, inode: InodeId, size: u64) -> Result<Option<Generation>> {
         let info = self.ask(inode.slot(), &GetAttributes { inode }, self.deadline())?;
         let Some(layout @ Layout { width: 1, .. }) = info.layout else {
@@ -176,7 +182,8 @@ impl Client {
         }
     }
 
-    /// What proves to lanes that this session may write a file. Whoever cuts it by its path opens it for that long.
+    /// The permit that proves to lanes that this session may write a file. A truncation by path opens the
+    /// file for as long as it takes.
     fn hold_to_write(self: &Arc<Client>, inode: InodeId) -> Result<(Option<Permit>, Option<Handle>)> {
         let held = self.permit_to_write(inode);
         if held.is_some() || !self.settings.for_users {

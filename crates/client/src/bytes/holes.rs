@@ -1,7 +1,8 @@
-//! Holes of files: where they are, and what memory a file holds.
+//! Holes of files: where they are, and how much memory a file holds.
 //!
-//! The lanes' files are sparse where the file is, so what the kernel says of them is the truth. A lane's bytes lie in the
-//! order of the file: the next data of a file is the first of what its lanes have next.
+//! The lanes' files are sparse exactly where the file is, so the kernel's answers about them are
+//! authoritative. A lane's bytes lie in the order of the file, so the file's next data is the first of the
+//! lanes' next data.
 
 use std::sync::Arc;
 
@@ -19,13 +20,14 @@ use crate::names::inodes::Handle;
 use crate::names::open_inode::{Size, lanes_since};
 
 impl File {
-    /// Where the next bytes at or behind `offset` begin that may be other than zero (data), or the next zeros that take no
-    /// memory (a hole; the end of the file is one): as lseek(2) with `SEEK_DATA` and `SEEK_HOLE`.
+    /// Where the next data begin at or behind `offset` (bytes that may be other than zero), or the next hole
+    /// (zeros that take no memory; the end of the file counts as one): as lseek(2) with `SEEK_DATA` and
+    /// `SEEK_HOLE`.
     ///
-    /// One request to the home, and one to each server that has to be asked: for data to those before the answer, for a
-    /// hole to those whose bytes come next, too.
+    /// One request to the home, and one to each lane that has to be asked: for data those before the answer,
+    /// for a hole also those whose bytes come next.
     ///
-    /// Errors: `NothingThere` at and behind the end, and where no data is left; `Lost`.
+    /// Errors: `NothingThere` at and behind the end, and where no data are left; `Lost`.
     pub fn seek(&self, offset: u64, sought: Sought) -> Result<u64> {
         let handle = self.handle()?;
         let found = self.seek_inline(handle, offset, sought).and_then(|inline| match inline {
@@ -39,13 +41,14 @@ impl File {
         found.and_then(|found| found.ok_or_else(nothing)).map_err(|error| self.tell(error))
     }
 
-    /// The same in a file whose bytes live with its inode; nothing when it is in its lanes.
+    /// The same for an inline file; `None` when it is in its lanes.
     fn seek_inline(&self, handle: &Handle, offset: u64, sought: Sought) -> Result<Option<Option<u64>>> {
         if !handle.open.is_inline() {
             return Ok(None);
         }
         let session = &handle.session;
-        // Whoever may not read hears of the size alone, and takes all for data, as lseek(2) allows.
+        // A caller without the right to read learns only the size, and treats all bytes as data, as lseek(2)
+        // allows.
         let length = if self.rights().read { limits::INLINE_BYTES_MAX as u32 } else { 0 };
         let request = ReadInline { inode: self.inode(), offset: 0, length, keep: false };
         let answer = session.ask(self.inode().slot(), &request, session.deadline())?;
@@ -70,7 +73,7 @@ impl File {
         let (session, layout) = (&handle.session, self.layout());
         let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
         let map = session.map()?;
-        // In the order of the file: nothing of a lane lies before its first byte from `offset` on.
+        // In the order of the file: nothing of a lane comes before its first byte from `offset` on.
         let mut lanes: Vec<(u64, u16, u64)> = (0..layout.width)
             .map(|lane| {
                 let start = ramlace_layout::lane_length(layout, lane, offset);
@@ -95,8 +98,8 @@ impl File {
 }
 
 impl Client {
-    /// Bytes of memory that a file holds, asked of its lanes where its home does not know. While the server of a lane does
-    /// not answer, that lane counts as if it had no holes.
+    /// Bytes of memory that a file holds; its lanes are asked when its home does not know. A lane whose
+    /// server does not answer counts as if it had no holes.
     pub(crate) fn allocated(self: &Arc<Client>, info: &InodeInfo) -> Result<u64> {
         let mut backoff: Option<Backoff> = None;
         let mut newer: Option<InodeInfo> = None;
@@ -105,7 +108,7 @@ impl Client {
             match (info.attributes.allocated, info.layout) {
                 (Some(allocated), _) => return Ok(allocated),
                 (None, Some(layout)) => match self.count_lanes(info, &layout) {
-                    // It was cut off meanwhile.
+                    // The file was truncated meanwhile.
                     Err(error) if error.kind() == ErrorKind::Retry => {
                         backoff.get_or_insert_with(|| Backoff::new(self.deadline())).pause_after(error)?;
                         newer = Some(self.whole_info(info.attributes.inode)?);
@@ -117,7 +120,7 @@ impl Client {
         }
     }
 
-    /// Puts in what memory a file holds.
+    /// Fills in how much memory a file holds.
     pub(crate) fn with_allocated(self: &Arc<Client>, mut info: InodeInfo) -> Result<InodeInfo> {
         if info.attributes.kind == FileKind::File && info.attributes.allocated.is_none() {
             info.attributes.allocated = Some(self.allocated(&info)?);
@@ -143,7 +146,7 @@ impl Client {
         Ok(sum)
     }
 
-    /// What a lane holds; nothing where its server does not answer.
+    /// The memory that a lane holds; `None` when its server does not answer.
     fn count_lane(self: &Arc<Client>, target: LaneTarget) -> Result<Option<u64>> {
         let server = self.server_of(&*self.map()?, target.slot)?;
         if server.is_failing() {

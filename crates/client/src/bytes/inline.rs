@@ -1,7 +1,9 @@
-//! Bytes of small files, which live with their inode until the file grows beyond what one may carry.
+//! Bytes of inline files, which live with their inode until the file grows beyond
+//! [`limits::INLINE_BYTES_MAX`].
 //!
-//! A file goes to its lanes once, for ever. So a client that believes that it is there is right, and one
-//! that believes that it is inline is told by the home when it asks; then it goes the usual way.
+//! A file is promoted to its lanes once, for ever. So a client that believes a file to be in its lanes is
+//! right. One that believes it to be inline learns better from the home when it asks, and then uses the
+//! lanes.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -27,8 +29,8 @@ use crate::session::lines::reply_without_data;
 const BYTES_MAX: u64 = limits::INLINE_BYTES_MAX as u64;
 
 impl File {
-    /// Reads from an inline file, all that is there at one moment; `None` when it is in its lanes, or has to go there
-    /// for the memory of what is asked for.
+    /// Reads from an inline file, atomically; `None` when it is in its lanes, or has to be promoted because
+    /// memory is needed for what is read.
     pub(crate) fn read_inline(
         &self,
         handle: &Handle,
@@ -43,7 +45,7 @@ impl File {
         }
         let session = &handle.session;
         if pages.keep() == Keep::Own {
-            // Only lanes are owned page by page.
+            // Ownership by page exists only in lanes.
             self.promote(handle)?;
             return Ok(None);
         }
@@ -63,7 +65,7 @@ impl File {
         };
         let there = answer.size.size.saturating_sub(offset).min(length);
         if direction == Direction::Fault && (bytes.0.len() as u64) < there {
-            // What is stored behind its bytes would have no memory.
+            // Bytes stored behind the inline ones would have no memory.
             self.promote(handle)?;
             return Ok(None);
         }
@@ -73,8 +75,8 @@ impl File {
         Ok(Some(there as usize))
     }
 
-    /// Writes to an inline file; `false` when it is in its lanes, and nothing was written, or will be
-    /// written again.
+    /// Writes to an inline file; `false` when it is in its lanes: nothing was written, or all will be written
+    /// again.
     pub(crate) fn write_inline(
         &self,
         handle: &Handle,
@@ -97,8 +99,9 @@ impl File {
         Ok(true)
     }
 
-    /// The first bytes of a file, which are more than an inode carries, go to their lane at once: the lane's server has the home
-    /// make it so. `None`: nothing was written, and the file is to be promoted first, as one that has bytes, or has been read here.
+    /// Writes the first bytes of a file straight to its lane when they are more than an inode holds: the
+    /// lane's server asks the home to promote the file. `None`: nothing was written, and the file has to be
+    /// promoted first, as one that has bytes or has been read here.
     pub(crate) fn begin_lanes(
         &self,
         handle: &Handle,
@@ -108,14 +111,14 @@ impl File {
     ) -> Result<Option<usize>> {
         let created = self.layout().created;
         let is_first = handle.open.is_inline() && handle.open.size().size == 0 && range.end > BYTES_MAX;
-        // In which epoch it goes to its lanes decides what is a hole of it. Of more than one piece one may find no room.
+        // The epoch of the promotion decides what is a hole. Of several pieces, one might find no room.
         let can_be = || self.is_current_epoch(handle, created) && is_one_piece(self.layout(), range);
         if !is_first || !can_be() {
             return Ok(None);
         }
         match self.write_to_lanes(handle, memory, range, pages) {
             Ok(bytes) => {
-                // Else the next call hears from the home since when.
+                // Otherwise the next call asks the home for that epoch.
                 if self.is_current_epoch(handle, created) {
                     handle.open.goes_to_lanes(created);
                 }
@@ -130,7 +133,7 @@ impl File {
         handle.session.known_map().is_some_and(|map| map.epoch == epoch)
     }
 
-    /// Writes a part of the memory, which is known by its own offsets, to an inline file; `false` as for
+    /// Writes a part of the memory, given by the memory's own offsets, to an inline file; `false` as for
     /// [`File::write_inline`].
     pub(crate) fn write_run_inline(
         &self,
@@ -146,8 +149,7 @@ impl File {
         Ok(self.change_inline(handle, InlineMode::At, offset, bytes, Pages::None)?.is_some())
     }
 
-    /// Writes to an inline file as far as it reaches; `false` when it is in its lanes, and nothing
-    /// was written.
+    /// Writes to an inline file up to its end; `false` when it is in its lanes, and nothing was written.
     pub(crate) fn write_inline_within(
         &self,
         handle: &Handle,
@@ -164,7 +166,7 @@ impl File {
         let end = offset + bytes.len() as u64;
         let mut there = bytes;
         if end > BYTES_MAX {
-            // More than fits one request: pages behind the end need not go along.
+            // More than one request holds: pages behind the file's end can be left out.
             let size = self.size_for(handle, end)?;
             there = &bytes[..size.size.saturating_sub(offset).min(bytes.len() as u64) as usize];
             if there.is_empty() {
@@ -179,7 +181,7 @@ impl File {
         Ok(written.is_some())
     }
 
-    /// Appends to an inline file and tells where; `None` when it is in its lanes, and nothing was
+    /// Appends to an inline file and returns the offset; `None` when it is in its lanes, and nothing was
     /// written.
     pub(crate) fn append_inline(&self, handle: &Handle, bytes: &[u8]) -> Result<Option<u64>> {
         if !handle.open.is_inline() {
@@ -227,7 +229,7 @@ impl File {
         handle.open.learn(size_of(written.size));
         match written.outcome {
             InlineOutcome::Written => {
-                // The home has taken its own time for this.
+                // The home has set the file's time by its own clock for this change.
                 handle.open.clean_if(before);
                 Ok(Some(written))
             }
@@ -239,7 +241,7 @@ impl File {
         }
     }
 
-    /// Sees to it that the file is in its lanes: for whatever wants those.
+    /// Makes sure that the file is in its lanes, for operations that need lanes.
     ///
     /// Errors: `NoSpace` when lane 0 has no room; the file stays inline then.
     pub(crate) fn promote(&self, handle: &Handle) -> Result<()> {
@@ -249,7 +251,7 @@ impl File {
         let session = &handle.session;
         let request = Promote { inode: self.inode() };
         if let Some(promoted) = session.promote_behind(request) {
-            // Its lanes ask its home about it.
+            // The lanes will ask the file's home about it.
             session.keep_promises(self.inode().slot(), session.deadline())?;
             handle.open.learn(size_of(promoted.size));
             handle.open.goes_to_lanes(promoted.since);
@@ -270,7 +272,7 @@ fn size_of(told: SizeInfo) -> Size {
     Size { generation: told.generation, size: told.size }
 }
 
-/// Fills the targets with the bytes, one after the other, and what is left with zeros.
+/// Fills the targets with the bytes, one after the other, and the rest with zeros.
 fn scatter(mut bytes: &[u8], targets: &mut [IoSliceMut<'_>]) {
     for target in targets {
         let length = bytes.len().min(target.len());

@@ -1,7 +1,7 @@
-//! Reads and writes of bytes that this machine's kernel keeps in its pages.
+//! Reads and writes of bytes that this machine's kernel caches in its pages.
 //!
-//! Servers give leases on such bytes and recall them when somebody else changes them ([`crate::names::leases`]). Library calls
-//! keep nothing and need none.
+//! Servers give leases on such bytes and recall them when another client changes them
+//! ([`crate::names::leases`]). Library calls cache nothing and need no lease.
 
 use std::cell::RefCell;
 
@@ -15,31 +15,33 @@ use crate::bytes::transfer::Direction;
 use crate::session::lines::{of_pages, of_strict_reads, of_write_backs};
 
 impl File {
-    /// As [`File::read_at`], for pages that a kernel will keep: until [`crate::DataLeases`] hear that they are to be dropped.
+    /// As [`File::read_at`], for pages that a kernel will cache until [`crate::DataLeases`] are told to drop
+    /// them.
     pub fn read_keeping(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
         self.read_kept(Direction::Read, Keep::Share, buffer, offset)
     }
 
-    /// The same for the library's cache; `noted` says how the bytes came.
+    /// The same for the library's cache; `noted` records how the bytes were read.
     pub(crate) fn read_block(&self, buffer: &mut [u8], offset: u64, noted: &Noted) -> Result<usize> {
         let mut memory = Memory::of_slice(buffer, offset);
         let pages = Pages::Keep(Keep::Share, noted);
         of_pages(|| self.read_pages(Direction::Read, &mut memory, offset, pages))
     }
 
-    /// The same for a kernel's pages that programs may store into: as if the bytes were about to be written, their
-    /// memory is taken first, so that a page whose stores come back has its place.
+    /// The same for a kernel's pages that programs may store into: memory is allocated first, as if the bytes
+    /// were about to be written, so that a page can always be written back.
     ///
-    /// Errors: `NoSpace` where there is no memory, or little is left and more than a page is asked for that has holes:
-    /// then ask page by page for those that are needed.
+    /// Errors: `NoSpace` where there is no memory, or where little is left and more than one page with holes
+    /// is asked for: then ask page by page for those that are needed.
     pub fn read_for_stores(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
         self.read_kept(Direction::Fault, Keep::Share, buffer, offset)
     }
 
-    /// The same on a strict mount: `own` where programs may store into these pages, which then no other kernel has.
-    /// `take`: their memory is taken first, as by [`File::read_for_stores`].
+    /// The same on a strict mount. `own`: programs may store into these pages, so no other kernel may have
+    /// them. `take`: memory is allocated first, as by [`File::read_for_stores`].
     ///
-    /// Errors: `Busy` for several pages that others have, too, where they are to be owned or lie in several lanes: ask page by page.
+    /// Errors: `Busy` for several pages that other kernels also have, if they are to be owned or lie in
+    /// several lanes: ask page by page.
     pub fn read_strictly(&self, buffer: &mut [u8], offset: u64, own: bool, take: bool) -> Result<usize> {
         let direction = if take { Direction::Fault } else { Direction::Read };
         let keep = if own { Keep::Own } else { Keep::Strict };
@@ -60,18 +62,18 @@ impl File {
         read.map(|bytes| KeptRead { bytes, repeated: noted.repeated.get() })
     }
 
-    /// As [`File::write_at`], for bytes that a kernel keeps in its pages as well.
+    /// As [`File::write_at`], for bytes that a kernel also caches in its pages.
     pub fn write_through(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         self.write_pages(&mut Memory::of_bytes(bytes, offset), offset, Pages::Through)
     }
 
-    /// Writes pages back into which programs may have stored, as far as they lie below the file's size as its home has it: others
-    /// may truncate the file, and a page never makes it longer. Bytes behind the end are dropped and count as written, as if they had been stored
-    /// before the truncation that cut them off. So the result is the length of `bytes`, or less when the
-    /// pool filled up in the middle; the next call then says so.
+    /// Writes back pages into which programs may have stored, as far as they lie below the file's size at its
+    /// home: others may truncate the file, and a page never makes it longer. Bytes behind the end are dropped
+    /// and count as written, as if they had been stored before the truncation. So the result is the length of
+    /// `bytes`, or less when the pool became full in the middle; the next call then returns the error.
     ///
-    /// Only what differs from what the kernel was given is written, and nobody is waited for: `made` says of whom
-    /// [`crate::Pool::wait_published`] asks whether all others see it.
+    /// Only what differs from what the kernel was given is written, and the call waits for no other client:
+    /// `made` collects the recalls that [`crate::Pool::wait_published`] waits for, so that all others see it.
     pub fn write_back(&self, bytes: &[u8], offset: u64, made: &mut RecallsMade) -> Result<usize> {
         let noted = RefCell::new(std::mem::take(made));
         let written = of_write_backs(|| self.write_within(bytes, offset, Pages::Back(&noted)));

@@ -1,8 +1,8 @@
-//! The numbers that servers give to changes of a file's lanes: which state of them somebody has.
+//! The numbers that servers give to changes of a file's lanes. They tell which state of the lanes a copy has.
 
 use ramlace_base::Generation;
 
-/// The numbers of a file's lanes at one moment.
+/// The numbers of a file's lanes at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LaneNumbers {
     pub(crate) generation: Generation,
@@ -11,7 +11,8 @@ pub(crate) struct LaneNumbers {
 }
 
 impl LaneNumbers {
-    /// What had both states has at most this one. `None` where nothing of the kind is known: the file was cut off between them.
+    /// Numbers that are no newer than either state. `None` where that is not known: the file was truncated
+    /// between them.
     pub(crate) fn older(mut self, other: &LaneNumbers) -> Option<LaneNumbers> {
         if self.generation != other.generation {
             return None;

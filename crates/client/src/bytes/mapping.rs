@@ -19,7 +19,7 @@ use crate::coordination::locking::soon;
 use crate::fork::PerFork;
 use crate::names::inodes::Handle;
 
-/// A reserved range of addresses, given back when it is dropped.
+/// A reserved range of addresses, unmapped when it is dropped.
 ///
 /// It begins at a huge page's border, so that chunks of 2 MiB can be mapped by one entry each.
 pub(crate) struct AddressRange {
@@ -28,14 +28,14 @@ pub(crate) struct AddressRange {
     start: NonNull<u8>,
 }
 
-// SAFETY: an address range is owned by nobody else; what lies in it is reached through raw
-// pointers, whose users answer for themselves.
+// SAFETY: an address range has one owner; its memory is reached through raw pointers, whose users are
+// responsible for that.
 unsafe impl Send for AddressRange {}
 // SAFETY: as above.
 unsafe impl Sync for AddressRange {}
 
 impl AddressRange {
-    /// Addresses for `bytes` bytes with these rights, private and without a file.
+    /// Reserves `bytes` bytes of addresses with these rights, private and without a file.
     pub(crate) fn reserve(bytes: usize, rights: ProtFlags) -> Result<AddressRange> {
         let align = limits::HUGE_PAGE_BYTES as usize;
         let too_big =
@@ -60,13 +60,13 @@ impl AddressRange {
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
-        // SAFETY: the range is this value's own; whoever borrowed from it is gone.
+        // SAFETY: the range is this value's own, and nothing borrows from it any more.
         let unmapped = unsafe { munmap(self.whole.as_ptr().cast(), self.whole_bytes) };
         debug_assert!(unmapped.is_ok(), "an own range can be unmapped: {unmapped:?}");
     }
 }
 
-/// Memory of its own for many bytes, zeros at first; what is never touched takes no memory.
+/// Private memory for many bytes, zeros at first; what is never touched takes no memory.
 pub(crate) struct OwnBytes {
     range: AddressRange,
     bytes: usize,
@@ -94,19 +94,20 @@ impl DerefMut for OwnBytes {
     }
 }
 
-/// A file's bytes in this process's addresses, shared with every other process that maps them on
-/// this machine, and with the servers. Unmapped when it is dropped. It holds the file
-/// open: it outlives its [`File`] and the file's name, but not the session or its server.
+/// A file's bytes in this process's address space, shared with every other process that maps them on this
+/// machine, and with the servers. Unmapped when it is dropped. It holds the file open: it outlives its
+/// [`File`] and the file's name, but not the session or its server.
 ///
-/// Loads and stores go past the servers: they know neither truncations nor sizes (`docs/records/arrays.md`).
+/// Loads and stores bypass the servers: they respect neither truncations nor sizes
+/// (`docs/records/arrays.md`).
 pub struct Mapping {
     range: AddressRange,
     length: usize,
     writable: bool,
     inode: InodeId,
     layout: Layout,
-    /// Without a reference of its own, the last close of an unlinked file would free the memory
-    /// under the mapping. A forked child has the mapping, and leaves the reference to its parent.
+    /// Without a reference of its own, the last close of an unlinked file would free the memory under the
+    /// mapping. A forked child inherits the mapping, but not the reference.
     open: PerFork<Handle>,
 }
 
@@ -129,7 +130,7 @@ impl Mapping {
         self.length == 0
     }
 
-    /// Whether stores are allowed; others end the process.
+    /// Whether stores are allowed; otherwise a store ends the process.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writable
@@ -138,7 +139,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Nobody saw the stores; whoever caches the file goes by the time of its last change, and copies by the servers' numbers.
+        // No server has seen the stores: caches of the file are invalidated by the time of its last change,
+        // and copies by the servers' numbers.
         if self.writable
             && let Some(handle) = self.open.get()
         {
@@ -158,30 +160,30 @@ impl std::fmt::Debug for Mapping {
 }
 
 impl File {
-    /// Maps the whole file. The servers of all its lanes must run on this machine, and every
-    /// byte must have its memory ([`File::allocate`]; arrays have it from the beginning).
+    /// Maps the whole file. The servers of all its lanes must run on this machine, and every byte must have
+    /// its memory ([`File::allocate`]; arrays have it from the beginning).
     ///
-    /// Fails with Unsupported, naming the server, when a lane is elsewhere or local shortcuts
-    /// are off: fetch a copy then ([`File::copy`]).
+    /// Fails with Unsupported, naming the server, when a lane is elsewhere or local shortcuts are off: then
+    /// fetch a copy ([`File::copy`]).
     pub fn map(&self, writable: bool) -> Result<Mapping> {
         self.try_map(writable).map_err(|error| self.tell(error))
     }
 
-    /// Tells the home that the bytes were changed through mappings, so that whoever has cached them (mounts) drops
-    /// what it has, and the servers of its lanes, so that whoever waits for a change of them is told. Mappings of
-    /// one machine see each other's stores without it.
+    /// Reports that the bytes were changed through mappings: to the home, so that clients that have cached
+    /// them (mounts) drop them, and to the servers of its lanes, so that clients that wait for a change of
+    /// them are notified. Mappings of one machine see each other's stores without it.
     pub fn publish(&self) -> Result<()> {
         self.publish_range(ByteRange { start: 0, end: u64::MAX })
     }
 
-    /// The same of some bytes, as far as the file has them.
+    /// The same for some bytes, as far as the file has them.
     pub fn publish_range(&self, range: ByteRange) -> Result<()> {
         self.needs_writing()?;
         let handle = self.handle()?;
         let _changing = self.changing(range);
         handle.session.touch(&handle.open);
         self.sync()?;
-        // Nobody maps what lives with its inode.
+        // An inline file is never mapped.
         if handle.open.is_inline() {
             return Ok(());
         }

@@ -1,7 +1,8 @@
 //! Where in the caller's memory a file's bytes lie during one transfer.
 //!
-//! A [`Memory`] borrows the caller's buffers for as long as it lives, and lends parts of them to one caller at a time: to
-//! whoever sends them, or receives into them. So no more than that has to be believed of raw addresses, and here alone.
+//! A [`Memory`] borrows the caller's buffers for as long as it lives, and lends parts of them to one user at
+//! a time: the code that sends them, or receives into them. So this borrow is the only thing to be trusted
+//! about raw addresses, and only in this file.
 
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
@@ -22,7 +23,7 @@ impl Segment {
         self.file_offset + self.length as u64
     }
 
-    /// Where in memory a byte of the file lies, which is one of the segment's.
+    /// The address of a byte of the file that lies in the segment.
     fn at(&self, offset: u64) -> *mut u8 {
         self.start.wrapping_add((offset - self.file_offset) as usize)
     }
@@ -39,12 +40,12 @@ pub(crate) struct Memory<'a> {
     segments: Segments<'a>,
     /// Whether the buffers may be written to.
     writable: bool,
-    /// Whether somebody just has a part of them.
+    /// Whether a part of them is lent now.
     lent: Cell<bool>,
     lives: PhantomData<&'a mut [u8]>,
 }
 
-/// Lists for the parts of many requests, one request after the other.
+/// Lists for the parts of a request, reused from one request to the next.
 #[derive(Default)]
 pub(crate) struct Parts {
     sources: Vec<IoSlice<'static>>,
@@ -79,19 +80,19 @@ impl<'a> Memory<'a> {
         Memory::new(Segments::One([Segment { file_offset, start, length }]), true)
     }
 
-    /// Buffers one behind the other.
+    /// Buffers that hold consecutive bytes of the file.
     pub(crate) fn of_slices_mut(buffers: &'a mut [IoSliceMut<'_>], offset: u64) -> Memory<'a> {
         let parts = buffers.iter_mut().map(|buffer| (buffer.as_mut_ptr(), buffer.len()));
         Memory::new(Segments::Many(one_behind_the_other(parts, offset)), true)
     }
 
-    /// The same of buffers that are only read.
+    /// The same with buffers that are only read.
     pub(crate) fn of_slices(buffers: &'a [IoSlice<'_>], offset: u64) -> Memory<'a> {
         let parts = buffers.iter().map(|buffer| (buffer.as_ptr().cast_mut(), buffer.len()));
         Memory::new(Segments::Many(one_behind_the_other(parts, offset)), false)
     }
 
-    /// Ranges of a file from bytes that begin where the file begins; there may be gaps between them.
+    /// Ranges of a file, out of bytes that begin where the file begins; there may be gaps between the ranges.
     pub(crate) fn of_ranges(bytes: &'a [u8], ranges: &[std::ops::Range<usize>]) -> Memory<'a> {
         let segment = |range: &std::ops::Range<usize>| {
             let bytes = &bytes[range.clone()];
@@ -113,7 +114,7 @@ impl<'a> Memory<'a> {
         self.segments().iter().map(|segment| segment.length).sum()
     }
 
-    /// The same memory for one attempt: after it there may be another.
+    /// The same memory for one attempt, after which there may be another.
     pub(crate) fn whole(&mut self) -> Memory<'_> {
         let segments = match &self.segments {
             Segments::One(one) => Segments::One(*one),
@@ -169,7 +170,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The memory of a range when it lies in one piece.
+    /// The memory of a range if it lies in one piece.
     fn one_piece(&self, range: ByteRange) -> Option<(*mut u8, usize)> {
         let segments = self.segments();
         let first = segments.partition_point(|segment| segment.end() <= range.start);
@@ -180,7 +181,7 @@ impl<'a> Memory<'a> {
         Some((segment.at(range.start), range.length() as usize))
     }
 
-    /// Lends the memory of a range to `send`, to be read.
+    /// Lends the memory of a range to `send`, for reading.
     pub(crate) fn with_sources<T>(&self, range: ByteRange, send: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
         if let Some((start, length)) = self.one_piece(range) {
             let _lent = self.lend();
@@ -189,7 +190,7 @@ impl<'a> Memory<'a> {
         self.with_sources_of(&mut Parts::default(), |each| each(range), send)
     }
 
-    /// Lends the memory of all ranges that `ranges` calls its argument with.
+    /// Lends the memory of all ranges for which `ranges` calls its argument.
     pub(crate) fn with_sources_of<T>(
         &self,
         parts: &mut Parts,
@@ -207,7 +208,7 @@ impl<'a> Memory<'a> {
         sent
     }
 
-    /// Lends the memory of a range to `receive`, to be written to.
+    /// Lends the memory of a range to `receive`, for writing.
     pub(crate) fn with_targets<T>(
         &self,
         range: ByteRange,
@@ -220,7 +221,7 @@ impl<'a> Memory<'a> {
         self.with_targets_of(&mut Parts::default(), |each| each(range), receive)
     }
 
-    /// Lends the memory of all ranges that `ranges` calls its argument with, in the order of the file.
+    /// Lends the memory of all ranges for which `ranges` calls its argument, in the order of the file.
     pub(crate) fn with_targets_of<T>(
         &self,
         parts: &mut Parts,
@@ -250,7 +251,7 @@ impl<'a> Memory<'a> {
         bytes
     }
 
-    /// Copies bytes to where they lie from an offset on.
+    /// Copies bytes to their place, from an offset on.
     pub(crate) fn fill(&self, offset: u64, bytes: &[u8]) {
         let mut rest = bytes;
         self.with_targets(ByteRange { start: offset, end: offset + bytes.len() as u64 }, |targets| {
@@ -273,7 +274,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// As long as it lives, its holder alone has the memory.
+/// While it lives, its holder alone uses the memory.
 struct Lent<'a>(&'a Cell<bool>);
 
 impl Drop for Lent<'_> {
@@ -282,7 +283,7 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// For [`Memory`] alone: it holds a [`Lent`] as long as the slice is used, which nobody keeps.
+/// For [`Memory`] alone: it holds a [`Lent`] as long as the slice is used, and no caller keeps the slice.
 fn source<'s>(start: *mut u8, length: usize) -> IoSlice<'s> {
     // SAFETY: a part of a segment, which is borrowed for longer; it is lent to nobody else.
     IoSlice::new(unsafe { std::slice::from_raw_parts(start, length) })
@@ -298,7 +299,7 @@ fn one_behind_the_other(parts: impl Iterator<Item = (*mut u8, usize)>, offset: u
     let mut at = offset;
     let segments = parts.filter(|part| part.1 > 0).map(|(start, length)| {
         let segment = Segment { file_offset: at, start, length };
-        // A sum beyond 64 bits is refused by whoever checks the range.
+        // The caller that checks the range refuses a sum beyond 64 bits.
         at = at.saturating_add(length as u64);
         segment
     });

@@ -1,9 +1,11 @@
-//! Large reads from servers on this machine: straight from the lanes' files, with one copy where a socket takes two.
+//! Large reads from servers on this machine: straight from the lanes' files, with one copy instead of a
+//! socket's two.
 //!
-//! A server hands out a lane's file read-only (`GrantLane`) once it has brought the lane to the file's generation.
-//! After the bytes were copied, every server that they came from is asked whether the generation still holds and the slot
-//! is still its own: then no truncation, loss or hand-over came between, and the bytes are what the
-//! server itself would have sent. Small reads are not for this way: theirs is atomic (`docs/records/atomicity.md`).
+//! A server gives out a read-only descriptor of a lane's file (`GrantLane`) once it has brought the lane to
+//! the file's generation. After the bytes were copied, each server that they came from is asked whether the
+//! generation still holds and the slot is still its own: then no truncation, loss or move of the slot came
+//! between, and the bytes are what the server itself would have sent. Small reads do not go this way: theirs
+//! are atomic (`docs/records/atomicity.md`).
 //!
 //! Measured with 8 MB reads of a file on one server: 27 GiB/s from the file, 4.4 through the socket.
 
@@ -33,8 +35,8 @@ use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 /// Reads below this go through the socket: asking the servers afterwards would cost more than the copy saves.
 const NEAR_BYTES_MIN: usize = 256 << 10;
 impl File {
-    /// Reads what a transfer's memory stands for from files of this machine's servers; `None` when that is not possible,
-    /// and the bytes have to come by the socket.
+    /// Reads what a transfer's memory stands for from files of this machine's servers; `None` when that is
+    /// not possible, and the bytes have to be read through the socket.
     pub(crate) fn read_near(&self, handle: &Handle, transfer: &Transfer<'_>) -> Option<Outcome> {
         let near = &handle.open.near;
         if transfer.memory.bytes() < NEAR_BYTES_MIN || !handle.session.local() || near.is_paused() {
@@ -42,10 +44,10 @@ impl File {
         }
         match read(near, transfer) {
             Ok(Confirmed::Yes) => Some(Outcome::Done),
-            // Somebody could have changed the bytes without this machine hearing of it. From now on it does.
+            // There was no lease: the bytes may have changed without a recall. There is a lease from now on.
             Ok(Confirmed::NotKept) => None,
             Err(error) if error.kind() == ErrorKind::Retry => Some(Outcome::Outdated(error)),
-            // Whatever it is, the socket's way knows better how to tell it, or how to go on.
+            // Whatever the error is: the read through the socket reports it better, or can go on.
             Err(_) => {
                 near.pause();
                 None
@@ -55,10 +57,12 @@ impl File {
 }
 
 impl File {
-    /// Whether nothing has changed of what this machine's kernel keeps of the file: it has leases on all lanes, and nothing of them was
-    /// recalled since this was asked last. It has leases on all of them from now on. No bytes move for it.
+    /// Whether nothing of the file has changed that this machine's kernel caches: it has leases on all lanes,
+    /// and nothing of them was recalled since the last call. From this call on it has leases on all of them.
+    /// Moves no bytes.
     ///
-    /// `false` also where that is not known: bytes that live with their inode, and files that some kernel changes without asking.
+    /// `false` also where that is not known: for inline files, and files that some kernel changes without
+    /// asking.
     ///
     /// Errors: `Unsupported` where a strict mount may have newer bytes.
     pub fn pages_are_current(&self) -> Result<bool> {
@@ -74,7 +78,8 @@ impl File {
         Ok(current)
     }
 
-    /// Whether this session has a lease on all of a lane, of which nothing was recalled. It has one from now on.
+    /// Whether this session has a lease on all of a lane, of which nothing was recalled. From this call on it
+    /// has one.
     pub(crate) fn keeps_lane(&self, lane: u16) -> Result<bool> {
         let handle = self.handle()?;
         let noted = Noted::default();
@@ -156,21 +161,23 @@ pub(crate) fn ask_for_file<R: Request<Reply = LaneGranted>>(
     })
 }
 
-/// A server that does not answer at once may be silent: the socket's way needs its time to tell.
+/// A short deadline: a server that does not answer at once may be down, and the read through the socket needs
+/// the time to find out.
 pub(crate) fn soon(session: &Client) -> Instant {
     session.deadline().min(Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX))
 }
 
-/// What a server says of bytes that were read from its lane's file.
+/// What a server confirms of bytes that were read from its lane's file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Confirmed {
-    /// They are the lane's, and where a kernel keeps them, they are leased.
+    /// They are the lane's, and if a kernel caches them, they are leased.
     Yes,
-    /// They are the lane's, but had no lease when they were read. It has one now.
+    /// They are the lane's, but had no lease when they were read. There is one now.
     NotKept,
 }
 
-/// Asks the server whether the lane still has the generation, and whether it is leased, by a read of nothing.
+/// Asks the server, by a read of no bytes, whether the lane still has the generation, and whether it is
+/// leased.
 fn confirm(transfer: &Transfer<'_>, target: &LaneTarget) -> Result<Confirmed> {
     let keep = transfer.pages.keep();
     transfer.session.hear_of_pages(target.slot, transfer.pages)?;

@@ -1,4 +1,5 @@
-//! The files of lanes that servers of this machine have handed out, for large reads ([`crate::bytes::near`]).
+//! The files of lanes whose descriptors servers of this machine have given out, for large reads
+//! ([`crate::bytes::near`]).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -8,24 +9,24 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, Result};
 use ramlace_sync::Mutex;
 
-/// Descriptors of lanes that one process holds for this; files beyond go through the socket.
+/// Descriptors of lanes that one process holds for this; further files are read through the socket.
 const NEAR_LANES_MAX: usize = 256;
-/// After a server had no file to hand out, so many reads go through the socket before it is asked again.
+/// After a server could not give out a file, so many reads go through the socket before it is asked again.
 const READS_AFTER_REFUSAL: u32 = 64;
 
 static LANES: AtomicUsize = AtomicUsize::new(0);
 
-/// The files of an open inode's lanes, as far as they were handed out.
+/// The descriptors of an open inode's lanes, as far as there are any.
 #[derive(Default)]
 pub(crate) struct NearLanes {
     lanes: Mutex<HashMap<u16, Arc<NearLane>>>,
-    /// Reads to let pass before servers are asked again.
+    /// Reads that still go through the socket before servers are asked again.
     pause: AtomicU32,
 }
 
 pub(crate) struct NearLane {
     pub(crate) file: OwnedFd,
-    /// The map by which the server was asked.
+    /// The map under which the server was asked.
     epoch: Epoch,
     /// The generation to which the server has brought the lane.
     generation: Generation,
@@ -38,13 +39,13 @@ impl Drop for NearLane {
 }
 
 impl NearLanes {
-    /// Whether this read is to go through the socket, because a server had no file a moment ago.
+    /// Whether this read is to go through the socket, because a server recently had no file to give out.
     pub(crate) fn is_paused(&self) -> bool {
         let less = |pause: u32| pause.checked_sub(1);
         self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// A server had no file.
+    /// A server had no file to give out.
     pub(crate) fn pause(&self) {
         self.pause.store(READS_AFTER_REFUSAL, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! Which requests many runs take: those of one lane go together, described and not listed, as far as a request goes.
+//! The requests for many runs: runs of one lane go together in a request, described by patterns where
+//! possible, as many as one request holds.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +10,20 @@ use ramlace_wire::runs::{LaneRuns, Strided, Tile};
 
 use crate::bytes::pieces::{Packed, Piece, REQUEST_BYTES_MAX};
 
-/// Longer runs have requests of their own, whose bytes a server moves without a copy.
+/// Longer runs get requests of their own, whose bytes a server moves without a copy.
 const PACKED_RUN_BYTES_MAX: u64 = limits::STAGED_BYTES_MAX as u64;
-/// Requests, and descriptions in them, that are planned at once.
+/// Requests, and descriptions in them, that are planned together.
 const BATCH_REQUESTS_MAX: usize = 1024;
 const BATCH_DESCRIPTIONS_MAX: usize = 65_536;
 
 /// Plans the requests of a transfer of runs, a batch at a time, in the order of the runs.
 pub(crate) struct Packer<'t> {
     cuts: Cuts<'t>,
-    /// What of earlier cuts is not planned yet; the last comes first.
+    /// Cuts that are not planned yet; the last one comes first.
     rest: Vec<Cut<'t>>,
     /// Bytes that are planned.
     at: u64,
-    /// Each run has a request of its own, and those that end here or before need none.
+    /// If set, each run gets a request of its own, and runs that end at this offset or before it need none.
     one_by_one_from: Option<u64>,
 }
 
@@ -31,7 +32,7 @@ impl<'t> Packer<'t> {
         Packer { cuts: cuts(layout, tiles), rest: Vec::new(), at: 0, one_by_one_from: None }
     }
 
-    /// The same with a request for each run, but for those that lie in the first so many bytes.
+    /// The same with a request for each run, except for runs within the first `from` bytes.
     pub(crate) fn one_by_one(layout: &Layout, tiles: &'t [Tile], from: u64) -> Packer<'t> {
         Packer { one_by_one_from: Some(from), ..Packer::new(layout, tiles) }
     }
@@ -93,7 +94,7 @@ impl<'t> Packer<'t> {
         }
     }
 
-    /// Puts back what lies behind the first so many shapes.
+    /// Puts back what lies behind the first `count` shapes.
     fn rest_behind(&mut self, cut: Cut<'t>, count: u64) {
         if count < cut.count {
             self.rest.push(Cut { start: cut.start + count * cut.stride, count: cut.count - count, ..cut });
@@ -101,7 +102,7 @@ impl<'t> Packer<'t> {
     }
 }
 
-/// Requests that are planned, and those that more may go into.
+/// Requests that are planned, and those that still have room.
 #[derive(Default)]
 struct Plan<'b> {
     pieces: Vec<Piece<'b>>,
@@ -109,7 +110,7 @@ struct Plan<'b> {
     descriptions: usize,
 }
 
-/// A request of one lane into which more may go.
+/// A request of one lane that still has room.
 #[derive(Default)]
 struct Open {
     tiles: Vec<Tile>,
@@ -120,7 +121,8 @@ struct Open {
 }
 
 impl Plan<'_> {
-    /// Puts as many shapes as fit into the request of their lane; how many. Their first byte is at `at` in memory.
+    /// Adds as many shapes as fit to the request of their lane; returns how many. Their first byte is at `at`
+    /// in memory.
     fn pack(&mut self, cut: Cut<'_>, at: u64) -> u64 {
         let (bytes, runs) = measure(cut.shape);
         let room = |open: &Open| {
@@ -157,7 +159,7 @@ impl Plan<'_> {
 }
 
 impl Open {
-    /// Describes `count` shapes more; how many descriptions that took.
+    /// Adds `count` more shapes; returns how many descriptions that took.
     fn push(&mut self, cut: Cut<'_>, count: u64) -> usize {
         let Cut { start, shape, stride, .. } = cut;
         match shape {
@@ -186,7 +188,7 @@ impl Open {
                 return 0;
             }
             if last.count == 1 {
-                // What follows no pattern is one list.
+                // Runs without a pattern are listed.
                 let offset = tile.start - last.start;
                 last.runs.extend(tile.runs.into_iter().map(|run| Strided { offset, ..run }));
                 return 1;
@@ -197,7 +199,7 @@ impl Open {
     }
 }
 
-/// Whether runs are those that a tile's last description would have next; then it has them.
+/// If runs continue the pattern of a tile's last description, extends it by them; returns whether they do.
 fn goes_on(last: &mut Tile, start: u64, more: Strided) -> bool {
     let Tile { start: begins, runs, count: 1, .. } = last else { return false };
     let Some(known) = runs.last_mut().filter(|known| known.length == more.length) else { return false };
@@ -212,7 +214,7 @@ fn goes_on(last: &mut Tile, start: u64, more: Strided) -> bool {
     is_next
 }
 
-/// Whether tiles with the runs of `last` are those that would come next; then it has them.
+/// If tiles with the runs of `last` continue its pattern, extends it by them; returns whether they do.
 fn comes_again(last: &mut Tile, more: &Tile) -> bool {
     let step = (more.start - last.start) / last.count;
     let is_next = (more.start - last.start).is_multiple_of(last.count)

@@ -47,7 +47,7 @@ fn planes_of_rows_are_two_strides() {
     let planes = Tile { count: 20, stride: 163_840, ..rows(1280, 32, 2560) };
     let pieces = batch(1, std::slice::from_ref(&planes));
     assert_eq!(described(&pieces[0]), [planes]);
-    // The same, told one row after the other.
+    // The same, listed row by row.
     let listed: Vec<Strided> = (0..20 * 32)
         .map(|row| Strided {
             offset: row / 32 * 163_840 + row % 32 * 2560,
@@ -71,7 +71,7 @@ fn requests_keep_to_their_limits() {
     assert_eq!((pieces[1].file_offset, pieces[1].lane), (limits::RUNS_PER_REQUEST_MAX, 0));
     let pieces = batch(1, &[rows(UNIT, 40, 2 * UNIT)]);
     assert_eq!(pieces.iter().map(|piece| piece.length / UNIT).collect::<Vec<_>>(), [16, 16, 8]);
-    // A tile with more than one request takes is taken apart.
+    // A tile that is more than one request takes is split.
     let pieces = batch(1, &[Tile { count: 2, stride: 1 << 30, ..rows(UNIT, 40, 2 * UNIT) }]);
     assert_eq!(pieces.iter().map(|piece| piece.length / UNIT).sum::<u64>(), 80);
 }

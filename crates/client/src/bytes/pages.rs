@@ -1,4 +1,4 @@
-//! How a transfer's bytes meet the pages of this machine's kernel, and what comes of that.
+//! How a transfer's bytes relate to the pages of this machine's kernel, and what follows from that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -6,31 +6,32 @@ use std::collections::BTreeMap;
 use ramlace_base::ServerId;
 use ramlace_wire::chunk::{Keep, WriteOrigin};
 
-/// What a read for pages brought.
+/// The result of a read for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptRead {
     /// As [`crate::File::read_at`] returns them.
     pub bytes: usize,
-    /// A request was repeated after its connection was lost: a server may still carry the first one out, and believe
-    /// of these pages that they are as new as that. So they must not stay.
+    /// A request was repeated after its connection was lost: a server may still process the first copy, and
+    /// then assumes that these pages are as new as that read. So they must not be cached.
     pub repeated: bool,
 }
 
-/// The newest data recall of each server that write-backs have made, and did not wait for.
+/// By server: the newest data recall that write-backs have caused and did not wait for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecallsMade(BTreeMap<ServerId, u64>);
 
 impl RecallsMade {
-    /// A server's answer to a write-back; 0 says that there was none to make.
+    /// Notes a server's answer to a write-back; 0: it caused no recall.
     pub(crate) fn note(&mut self, server: ServerId, recall: u64) {
         if recall > 0 {
-            // Answers come in any order. Another life's numbers are others: to wait for more than one's own does no harm.
+            // Answers come in any order. A restarted server's numbers are different ones: to wait for more
+            // than the own recalls does no harm.
             let newest = self.0.entry(server).or_default();
             *newest = recall.max(*newest);
         }
     }
 
-    /// Takes in those of later write-backs.
+    /// Adds those of later write-backs.
     pub fn add(&mut self, later: &RecallsMade) {
         later.iter().for_each(|(server, recall)| self.note(server, recall));
     }
@@ -53,7 +54,7 @@ impl FromIterator<(ServerId, u64)> for RecallsMade {
     }
 }
 
-/// What is noted while bytes are read that will be kept.
+/// What is noted during a read of bytes that will be cached.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     /// A request was repeated.
@@ -62,21 +63,21 @@ pub(crate) struct Noted {
     pub(crate) inline: Cell<bool>,
 }
 
-/// How a transfer's bytes meet the pages of this machine's kernel.
+/// How a transfer's bytes relate to the pages of this machine's kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Pages<'a> {
     /// Not at all.
     None,
-    /// They keep what is read, in this way.
+    /// The kernel caches what is read, in this way.
     Keep(Keep, &'a Noted),
-    /// They keep what a program writes.
+    /// The kernel caches what a program writes.
     Through,
-    /// They are written back, as programs stored into them.
+    /// Pages are written back, as programs have stored into them.
     Back(&'a RefCell<RecallsMade>),
 }
 
 impl Pages<'_> {
-    /// Whether a kernel will keep what is read, and how.
+    /// Whether a kernel will cache what is read, and how.
     pub(crate) fn keep(&self) -> Keep {
         match self {
             Pages::Keep(keep, _) => *keep,
@@ -102,7 +103,7 @@ impl Pages<'_> {
         }
     }
 
-    /// What is set when a request is repeated: it may be carried out later than the one that takes its place.
+    /// The flag to set when a request is repeated: the first copy may be processed later than its repetition.
     pub(crate) fn repeated(&self) -> Option<&Cell<bool>> {
         match self {
             Pages::Keep(_, noted) => Some(&noted.repeated),

@@ -1,11 +1,12 @@
-//! What this process can prove to the lanes of a file that it has open by a host's key (`docs/records/permits.md`).
+//! The permit of an open file, by which a host's session proves to the file's lanes what it may do
+//! (`docs/records/permits.md`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ramlace_wire::Permit;
 
-/// The permit of an open inode. Opens for reading and for writing bring one half each; a half counts by itself, so
-/// that nobody has to see both change at once.
+/// The permit of an open inode. Opens for reading and for writing bring one half each; each half is valid by
+/// itself, so both need not change atomically.
 #[derive(Default)]
 pub(crate) struct HeldPermit {
     read: AtomicU64,
@@ -19,12 +20,12 @@ impl HeldPermit {
             .filter(|permit| *permit != Permit::default())
     }
 
-    /// Whether the session may write: by the half for that, or because it needs none.
+    /// Whether the session may write: by the half for writing, or because it needs no permit.
     pub(crate) fn allows_writing(&self) -> bool {
         self.get().is_none_or(|permit| permit.write != [0; 8])
     }
 
-    /// Takes in the halves that the home has given.
+    /// Learns the halves that the home has given.
     pub(crate) fn learn(&self, told: Option<Permit>) {
         let Some(told) = told else { return };
         for (half, told) in [(&self.read, told.read), (&self.write, told.write)] {

@@ -1,4 +1,5 @@
-//! Which requests a range of a file takes: one run of a lane each. Those of many runs are planned by [`crate::bytes::packing`].
+//! The requests for a range of a file: each is one run of a lane. [`crate::bytes::packing`] plans those for
+//! many runs.
 
 use ramlace_base::ByteRange;
 use ramlace_wire::Layout;
@@ -10,27 +11,27 @@ use crate::session::sequences::Ticket;
 /// Bytes of one request of a large transfer.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
-/// The bytes of one request: one run of a lane, which may be several chunks of the file; or many.
+/// The bytes of one request: one run of a lane, which may be several chunks of the file; or many runs.
 pub(crate) struct Piece<'a> {
     pub(crate) lane: u16,
-    /// Of its first byte.
+    /// The first byte's.
     pub(crate) lane_offset: u64,
     pub(crate) length: u64,
-    /// Of its first byte; the others lie behind it in the file. In a transfer of runs, which lie in memory without their gaps:
-    /// where it lies there.
+    /// The first byte's; the others lie behind it in the file. In a transfer of runs, where memory has no
+    /// gaps: its place in memory.
     pub(crate) file_offset: u64,
-    /// In a transfer of runs.
+    /// Set in a transfer of runs.
     packed: Option<Packed>,
-    /// The number of a write; kept until it is answered, however often it is sent.
+    /// The number of a write; kept until it is answered, also when it is sent again.
     pub(crate) ticket: Option<Ticket<'a>>,
     pub(crate) state: State,
 }
 
-/// What of a transfer of runs goes in one request.
+/// The part of a transfer of runs that goes in one request.
 pub(crate) struct Packed {
-    /// Where its bytes lie in the caller's memory, in the order of the lane.
+    /// Its place in the caller's memory, in the order of the lane.
     pub(crate) memory: Vec<ByteRange>,
-    /// Where in the lane; `None`: one run.
+    /// Its place in the lane; `None`: one run.
     pub(crate) runs: Option<LaneRuns>,
 }
 
@@ -45,20 +46,20 @@ impl Piece<'_> {
         Piece { lane, lane_offset, length, file_offset, packed: None, ticket: None, state: State::Waiting }
     }
 
-    /// One run of a transfer of runs, and where it lies in memory.
+    /// One run of a transfer of runs, and its place in memory.
     pub(crate) fn of_run<'a>(lane: u16, lane_offset: u64, memory: ByteRange) -> Piece<'a> {
         let packed = Packed { memory: vec![memory], runs: None };
         Piece { lane_offset, ..Piece::of_runs(lane, memory.length(), packed) }
     }
 
-    /// Runs that have so many bytes together.
+    /// Runs of `length` bytes together.
     pub(crate) fn of_runs<'a>(lane: u16, length: u64, packed: Packed) -> Piece<'a> {
         let lane_offset = packed.runs.as_ref().map_or(0, |runs| runs.tiles()[0].start);
         let first = packed.memory.first().map_or(0, |first| first.start);
         Piece { packed: Some(packed), ..Piece::new(lane, lane_offset, length, first) }
     }
 
-    /// Its runs, where it has many.
+    /// Its runs, if it has many.
     pub(crate) fn runs(&self) -> Option<&LaneRuns> {
         self.packed.as_ref()?.runs.as_ref()
     }
@@ -74,8 +75,8 @@ impl Piece<'_> {
         }
     }
 
-    /// Calls `each` with the ranges of the file that it covers, by which the memory is known; in a transfer of runs, with those
-    /// of the memory itself.
+    /// Calls `each` with the ranges of the file that it covers, which are the memory's keys; in a transfer of
+    /// runs, with ranges of the memory itself.
     pub(crate) fn each_range(&self, layout: &Layout, mut each: impl FnMut(ByteRange)) {
         if let Some(packed) = &self.packed {
             return packed.memory.iter().copied().for_each(each);
@@ -95,7 +96,7 @@ impl Piece<'_> {
     }
 }
 
-/// The one request that covers a range, if one does.
+/// The request that covers a range, if one is enough.
 pub(crate) fn single<'a>(layout: &Layout, range: ByteRange) -> Option<Piece<'a>> {
     let mut pieces = ramlace_layout::merged_pieces(layout, range, REQUEST_BYTES_MAX);
     let piece = pieces.next()?;
@@ -103,7 +104,7 @@ pub(crate) fn single<'a>(layout: &Layout, range: ByteRange) -> Option<Piece<'a>>
         .then(|| Piece::new(piece.lane, piece.lane_offset, piece.length, piece.file_offset))
 }
 
-/// Requests for a range, in the order of the file. Small chunks of a lane share a request.
+/// The requests for a range, in the order of the file. Small chunks of a lane share a request.
 pub(crate) fn plan(layout: &Layout, range: ByteRange, batch: &mut Vec<Piece<'_>>) {
     let first = batch.len();
     if layout.width == 1 || layout.stripe_unit >= REQUEST_BYTES_MAX {
@@ -111,7 +112,7 @@ pub(crate) fn plan(layout: &Layout, range: ByteRange, batch: &mut Vec<Piece<'_>>
         batch.extend(pieces.map(|p| Piece::new(p.lane, p.lane_offset, p.length, p.file_offset)));
         return;
     }
-    // No more lanes are touched than there are chunks in the range.
+    // At most as many lanes are touched as there are chunks in the range.
     let chunks = range.end.div_ceil(layout.stripe_unit) - range.start / layout.stripe_unit;
     let first_lane = (range.start / layout.stripe_unit) % u64::from(layout.width);
     for step in 0..chunks.min(layout.width.into()) {
@@ -119,7 +120,7 @@ pub(crate) fn plan(layout: &Layout, range: ByteRange, batch: &mut Vec<Piece<'_>>
         let span = ramlace_layout::lane_span(layout, lane, range);
         let mut at = span.start;
         while at < span.end {
-            // Requests end where chunks end, so that none is split without need.
+            // Requests end at ends of chunks, so that no chunk is split without need.
             let end = span.end.min((at + REQUEST_BYTES_MAX) / layout.stripe_unit * layout.stripe_unit);
             batch.push(Piece::new(lane, at, end - at, ramlace_layout::file_offset(layout, lane, at)));
             at = end;

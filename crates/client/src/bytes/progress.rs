@@ -1,8 +1,9 @@
-//! By when a large transfer has to come on: it may take as long as it needs, and must not stand still. Reads no clock.
+//! The deadline of a large transfer moves with its progress: it may take as long as it needs, but must not
+//! stall. Reads no clock.
 
 use std::time::{Duration, Instant};
 
-/// How a transfer comes on.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     patience: Duration,
@@ -10,27 +11,28 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// It begins now, and stands still for no longer than `patience`.
+    /// Begins now; it may stall for at most `patience`.
     pub fn begin(now: Instant, patience: Duration) -> Progress {
         Progress { patience, deadline: now + patience }
     }
 
-    /// An answer has come, or begins to. That something is sent, or sent again, is no progress.
+    /// A reply has arrived, or begins to. Sending something, or sending it again, is no progress.
     pub fn made(&mut self, now: Instant) {
         self.deadline = now + self.patience;
     }
 
-    /// So long no server was asked anything: others of this process had the connections.
+    /// For this long no server was asked anything, because others of this process had the connections: it
+    /// does not count as a stall.
     pub fn excuse(&mut self, waited: Duration) {
         self.deadline += waited;
     }
 
-    /// What was waited for there may take until this moment.
+    /// The wait for that connection may take until this moment.
     pub fn allow(&mut self, until: Instant) {
         self.deadline = self.deadline.max(until);
     }
 
-    /// By when something has to come.
+    /// The next sign of progress has to come by this moment.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }

@@ -1,8 +1,9 @@
-//! One open file in relaxed mode: what it has read in small pieces it reads again from what this process keeps, without a message and
-//! without a lease, until it refreshes. So nobody waits for it, and it sees its own changes alone.
+//! One open file in relaxed mode: small reads are answered from this process's cache, without a message and
+//! without a lease, until a refresh. So no other client waits for it, and it sees only its own changes.
 //!
-//! Before anything of a lane is read its number is taken, once until the next refresh: so a refresh asks by numbers what has changed, and what
-//! has not is kept and moves no byte. What bytes live with their inode has no number, and is read anew.
+//! Before anything of a lane is read its number is taken, once until the next refresh. So a refresh compares
+//! numbers to find what has changed; what has not is kept and moves no byte. Inline bytes have no number, and
+//! are read anew.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::bytes::keeping::RelaxedReads;
 use crate::bytes::lane_numbers::LaneNumbers;
 use crate::bytes::memory::Memory;
 
-/// This open file changes bytes, until it is dropped: then it reads them anew.
+/// Until this is dropped, this open file changes bytes; afterwards it reads them anew.
 pub(crate) struct Changing<'a> {
     file: &'a File,
     range: ByteRange,
@@ -30,14 +31,15 @@ impl Drop for Changing<'_> {
 }
 
 impl File {
-    /// Makes what others have changed and published of a range visible to reads of this open file. That is of use in relaxed mode alone
-    /// ([`crate::OpenOptions::sharing`]): else reads ask. What has not changed is kept.
+    /// Makes what others have changed and published of a range visible to reads of this open file. Useful
+    /// only in relaxed mode ([`crate::OpenOptions::sharing`]): in other modes reads ask the servers. What has
+    /// not changed is kept.
     ///
-    /// Errors: what was kept of the range is kept still.
+    /// Errors: the cached bytes of the range are then still cached.
     pub fn refresh_range(&self, range: ByteRange) -> Result<()> {
         let Some(kept) = self.relaxed.get() else { return Ok(()) };
         let mut parts = vec![kept.begin_refresh(range)];
-        // All of it, half of it, and half of that, as long as something of it has changed.
+        // Bisects the range as long as something of it has changed.
         while let Some(mut part) = parts.pop() {
             let (Some((first, _)), Some((last, _))) = (part.first(), part.last()) else { continue };
             let span = ByteRange { start: first.start, end: last.end };
@@ -57,7 +59,8 @@ impl File {
         Ok(())
     }
 
-    /// Whether stores into memory may stand for what this open file has: in strict mode others would see them too late.
+    /// Whether a mapping or a copy in memory may stand for this open file: in strict mode others would see
+    /// stores too late.
     ///
     /// Errors: `Unsupported`, then.
     pub fn check_may_be_memory(&self) -> Result<()> {
@@ -69,7 +72,7 @@ impl File {
         Err(Error::new(ErrorKind::Unsupported, text))
     }
 
-    /// Reads of this open file keep nothing of a range any longer: something else of this program has changed it.
+    /// Drops the cached bytes of a range for this open file: the program has changed them by other means.
     pub fn forget_kept(&self, range: ByteRange) {
         drop(self.changing(range));
     }
@@ -79,14 +82,14 @@ impl File {
         (self.sharing() == Mode::Relaxed).then_some(Changing { file: self, range })
     }
 
-    /// Reads what is kept, or brings a block and keeps it. `None`: nothing is kept of such a read.
+    /// Reads from the cache, or reads a block and caches it. `None`: such a read is not cached.
     pub(crate) fn read_relaxed(&self, buffer: &mut [u8], offset: u64) -> Option<Result<usize>> {
         let cache = self.pool().cache()?;
         let last = offset.checked_add((buffer.len() as u64).checked_sub(1)?)?;
         if !self.rights().read || offset / BLOCK_BYTES != last / BLOCK_BYTES {
             return None;
         }
-        // In the name of a session that has ended nothing is read.
+        // Nothing is read for a session that has ended.
         if self.handle().is_ok_and(|handle| handle.session.is_ended()) {
             return None;
         }
@@ -107,14 +110,14 @@ impl File {
         let there = bytes.get((offset - start) as usize..).unwrap_or_default();
         let count = there.len().min(buffer.len());
         buffer[..count].copy_from_slice(&there[..count]);
-        // Behind the end there is nothing to keep.
+        // There is nothing to cache behind the end.
         if !bytes.is_empty() {
             kept.keep(moment, number, bytes.into(), numbers);
         }
         Ok(count)
     }
 
-    /// The number that the lane had which has a byte, before that is read.
+    /// The number of the lane of a byte, taken before the byte is read.
     fn number_before(
         &self,
         kept: &dyn RelaxedReads,
@@ -132,14 +135,14 @@ impl File {
     }
 }
 
-/// The oldest state of all blocks; `None`: of some that is not known.
+/// The oldest state of all blocks; `None` when that of some block is not known.
 fn oldest(blocks: &[(ByteRange, Option<Arc<LaneNumbers>>)]) -> Option<LaneNumbers> {
     let mut numbers = blocks.iter().map(|(_, numbers)| numbers.as_ref());
     let mut last = numbers.next()??;
     let mut oldest = LaneNumbers::clone(last);
     for numbers in numbers {
         let numbers = numbers?;
-        // Most of them were read after one number was taken.
+        // Most of them were read after the same number was taken.
         if !Arc::ptr_eq(numbers, last) {
             oldest = oldest.older(numbers)?;
             last = numbers;

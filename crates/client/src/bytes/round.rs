@@ -1,5 +1,5 @@
-//! One round of a large transfer: every piece that is not done is sent once, with several in flight on
-//! each connection, and what comes of it is collected.
+//! One round of a large transfer: every piece that is not done is sent once, with several in flight on each
+//! connection, and the results are collected.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,36 +19,37 @@ use crate::session::retry::{Judged, OnRetry};
 
 /// Bytes in flight on one connection.
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
-/// Requests in flight on one connection: small ones, whose headers count for more than their bytes.
+/// Requests in flight on one connection; for small ones, whose headers count for more than their bytes.
 const WINDOW_REQUESTS_MAX: usize = 64;
 
-/// How long a read of several requests waits for pages of a strict mount, behind its last answer. Its kernel has all its pages locked,
-/// and the thread that has those that it waits for at one server may wait for some of the others itself.
+/// How long a read of several requests waits, after its last answer, for pages of a strict mount. The wait
+/// must be short to avoid a deadlock: the reading kernel has all its pages locked, and the thread that owns
+/// those of one server may itself wait for some of the others.
 const SEVERAL_WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// One server's share of a round.
 struct Share {
     server: Arc<Server>,
     line: Option<Line>,
-    /// Pieces to send, by their place in the batch.
+    /// Pieces to send, by their index in the batch.
     waiting: VecDeque<usize>,
-    /// Pieces sent, with the number of their call.
+    /// Pieces sent, with the numbers of their calls.
     under_way: VecDeque<(usize, u32)>,
     bytes_under_way: u64,
 }
 
-/// Sends every piece that is not done once, and collects what comes of it.
+/// Sends every piece that is not done once, and collects the results.
 pub(crate) struct Round<'t, 'b, 'p> {
     transfer: &'b Transfer<'t>,
     map: Arc<ClusterMap>,
     batch: &'p mut [Piece<'b>],
     progress: &'p mut Progress,
-    /// When others' pages are waited for no longer.
+    /// When to stop waiting for others' pages.
     gives_up_at: Option<Instant>,
-    /// Nothing behind this offset is begun any more, since something before it failed for good.
+    /// No piece behind this offset is begun any more, since one before it has failed for good.
     stop_at: u64,
-    /// A connection failed for good: what is under way elsewhere is given up as well, or the
-    /// wait for it would blame a server that had no time left to answer.
+    /// A connection failed for good: requests in flight elsewhere are abandoned as well, or the wait for them
+    /// would blame a server that had no time left to answer.
     over: Option<Error>,
     parts: Parts,
 }
@@ -93,8 +94,8 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         Ok(())
     }
 
-    /// Gives each server its pieces and a connection. Connections are taken in the order of the
-    /// servers' numbers: threads that wait for one another's would otherwise never stop.
+    /// Gives each server its pieces and a connection. Connections are taken in the order of the servers'
+    /// numbers: otherwise threads that wait for each other's could deadlock.
     fn share(&mut self) -> Result<Vec<Share>> {
         let session = self.transfer.session;
         let mut by_server: BTreeMap<ServerId, Share> = BTreeMap::new();
@@ -116,7 +117,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             match line {
                 Ok((line, deadline)) => {
                     share.line = Some(line);
-                    // A server that kept its connection waiting leaves the others their time.
+                    // Time spent waiting for one server's connection is not taken from the others.
                     self.progress.excuse(begun.elapsed());
                     self.progress.allow(deadline);
                 }
@@ -156,7 +157,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         }
     }
 
-    /// Sends one piece; `None` when its number must wait for answers that are under way.
+    /// Sends one piece; `None` when its number must wait for replies to requests in flight.
     fn send(&mut self, share: &mut Share, index: usize) -> Result<Option<u32>> {
         let transfer = self.transfer;
         let session = transfer.session;
@@ -205,7 +206,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         Ok(Some(header?.call))
     }
 
-    /// Takes one answer.
+    /// Receives one reply.
     fn collect(&mut self, share: &mut Share) {
         let Some((index, call)) = share.under_way.pop_front() else { return };
         share.bytes_under_way -= self.batch[index].length;
@@ -227,7 +228,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
 
     fn receive(&mut self, line: &mut Line, index: usize, call: u32) -> std::result::Result<(), Unanswered> {
         match &mut self.gives_up_at {
-            // Who has pages of them is waited for, however long the others' answers took.
+            // Waits for the clients that have pages of them, however long the other replies took.
             None => self.transfer.session.await_holders(line, self.progress.deadline())?,
             Some(until) if line.is_answered_by(*until)? => *until = Instant::now() + SEVERAL_WAIT_MAX,
             Some(_) => return Err(Unanswered::told(self.over.insert(others_have_some()).clone())),
@@ -253,7 +254,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         })
     }
 
-    /// The server said no to one piece; the others go on.
+    /// The server refused one piece; the others go on.
     fn fail_piece(&mut self, share: &Share, index: usize, unanswered: Unanswered) {
         let judged = self.judge(share, unanswered);
         if judged.verdict.stops_others() {
@@ -262,7 +263,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         self.batch[index].state = State::Failed(judged);
     }
 
-    /// The connection is gone, and with it the answers to what was under way.
+    /// The connection is gone, and with it the replies to its requests in flight.
     fn lose(&mut self, share: &mut Share, unanswered: Unanswered) {
         share.line = None;
         share.bytes_under_way = 0;
@@ -279,7 +280,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
 
     fn judge(&self, share: &Share, unanswered: Unanswered) -> Judged {
         let session = self.transfer.session;
-        // What is outdated is asked of the file's home by whoever began the transfer.
+        // The caller of the transfer asks the file's home about outdated state.
         session.judge(&share.server, self.map.epoch, unanswered, OnRetry::Tell, self.progress.deadline())
     }
 }

@@ -1,4 +1,4 @@
-//! Runs of bytes with gaps between them, in one call: what lies in the gaps is neither read nor written.
+//! Runs of bytes with gaps between them, in one call: the bytes in the gaps are neither read nor written.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -11,12 +11,13 @@ use crate::bytes::transfer::{Direction, Outcome};
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
 
-/// Runs of a small file that are written one by one; for more it goes to its lanes.
+/// Up to this many runs of an inline file are written one by one; for more it is promoted to its lanes.
 const INLINE_RUNS_MAX: u64 = 4;
 
 impl File {
-    /// Reads the runs of tiles into the buffer, one behind the other; returns the bytes read: those below the file's end.
-    /// Everything ascends and nothing overlaps, and the buffer is as long as the runs together.
+    /// Reads the runs of tiles into the buffer, one behind the other; returns the bytes read, which are those
+    /// below the file's end. The runs ascend and do not overlap, and the buffer is as long as all of them
+    /// together.
     pub fn read_runs(&self, tiles: &[Tile], buffer: &mut [u8]) -> Result<usize> {
         self.read_runs_vectored(tiles, &mut [IoSliceMut::new(buffer)])
     }
@@ -64,7 +65,7 @@ impl File {
         }
     }
 
-    /// A small file's bytes live with its inode: one request brings all of them. `None`: it is in its lanes.
+    /// Reads an inline file: one request brings all its bytes. `None`: the file is in its lanes.
     fn read_runs_inline(
         &self,
         handle: &Handle,
@@ -81,7 +82,7 @@ impl File {
         if !handle.open.is_inline() {
             return Ok(None);
         }
-        // Behind these it has zeros up to its end.
+        // Behind these bytes the file has zeros up to its end.
         let size = size.min(if brought < bytes.len() { brought as u64 } else { u64::MAX });
         let mut done = 0;
         for run in below(tiles, size).iter().flat_map(Tile::iter) {
@@ -94,8 +95,9 @@ impl File {
         Ok(Some(done as usize))
     }
 
-    /// Writes the runs of tiles from bytes that lie one behind the other; returns the bytes written: fewer than given only when the
-    /// pool filled up in the middle; the next call then says so. Otherwise as [`File::read_runs`].
+    /// Writes the runs of tiles from bytes that lie one behind the other; returns the bytes written. These
+    /// are fewer than given only when the pool became full in the middle; the next call then returns the
+    /// error. Otherwise as [`File::read_runs`].
     pub fn write_runs(&self, tiles: &[Tile], bytes: &[u8]) -> Result<usize> {
         self.write_runs_vectored(tiles, &[IoSlice::new(bytes)])
     }
@@ -134,7 +136,8 @@ impl File {
         self.with_size(handle, write).map_err(|error| self.tell(error))
     }
 
-    /// Writes a few runs of a small file; `false`: it is in its lanes, and all of them are to be written there.
+    /// Writes a few runs of an inline file; `false`: the file is in its lanes, and all runs are to be written
+    /// there.
     fn write_runs_inline(
         &self,
         handle: &Handle,
@@ -158,14 +161,15 @@ impl File {
         Ok(true)
     }
 
-    /// The file reaches as far as what was written: so many bytes of the runs. The home hears of the last stretch without a gap:
-    /// what lies before it may be a hole.
+    /// Extends the file to the end of what was written: this many bytes of the runs. The home is told of the
+    /// last stretch without a gap: what lies before it may be a hole.
     fn extend_over(&self, handle: &Handle, size: Size, tiles: &[Tile], bytes: u64) -> Result<()> {
         self.extend(handle, size, last_stretch(tiles, bytes))
     }
 }
 
-/// What the runs reach, once they make sense and have as many bytes as the buffer; `None` when there are none.
+/// The end and the bytes of the runs, after checking that they are valid and fill the buffer; `None` when
+/// there are none.
 fn check_runs(tiles: &[Tile], bytes: usize) -> Result<Option<Reach>> {
     let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
     if tiles.is_empty() && bytes == 0 {
@@ -184,7 +188,7 @@ fn check_runs(tiles: &[Tile], bytes: usize) -> Result<Option<Reach>> {
     }
 }
 
-/// What of tiles that make sense lies below an offset.
+/// The part of valid tiles that lies below an offset.
 fn below(tiles: &[Tile], end: u64) -> Vec<Tile> {
     let mut there = Vec::new();
     for tile in tiles {
@@ -223,7 +227,8 @@ fn runs_below(runs: &[Strided], end: u64) -> Vec<Strided> {
     there
 }
 
-/// How many of `count` shapes, `stride` apart, end at or before `end`; each is `length` long, and the first begins at 0.
+/// How many of `count` shapes, `stride` apart, end at or before `end`; each is `length` long, and the first
+/// begins at 0.
 fn whole_below(end: u64, length: u64, count: u64, stride: u64) -> u64 {
     match end.checked_sub(length) {
         None => 0,
@@ -232,7 +237,8 @@ fn whole_below(end: u64, length: u64, count: u64, stride: u64) -> u64 {
     }
 }
 
-/// Where in the file the last of the first so many bytes of runs lie: at least one, and as far back as there is no gap.
+/// Where in the file the last of the first `bytes` bytes of runs lie: at least one, and as far back as there
+/// is no gap.
 fn last_stretch(tiles: &[Tile], mut bytes: u64) -> ByteRange {
     let mut last = ByteRange::default();
     for tile in tiles {

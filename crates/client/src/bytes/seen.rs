@@ -1,8 +1,9 @@
-//! Which state of a file's bytes a copy has: by the numbers that servers give to changes, so that a refresh of what has not changed
-//! moves no byte.
+//! Which state of a file's bytes a copy has, by the numbers that servers give to changes: so a refresh of
+//! unchanged bytes moves none of them.
 //!
-//! Numbers are taken before the bytes are read. So a change may be taken for one that the copy does not have, which costs a read, and
-//! never the other way. What programs of a server's machine store into mapped memory has a number when it is published.
+//! Numbers are taken before the bytes are read. So a change that the copy has may be taken for one that it
+//! does not have, which costs a read, and never the reverse. Stores of programs on a server's machine into
+//! mapped memory get a number when they are published.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::bytes::transfer::{Direction, Memory};
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
 
-/// The states of a copy's blocks, which are all of one size but for the last.
+/// The states of a copy's blocks. All blocks have the same size, except for the last one.
 pub(crate) struct Seen {
     block_bytes: u64,
     /// `None`: not known.
@@ -36,14 +37,14 @@ impl Seen {
         first as usize..(range.end.div_ceil(self.block_bytes) as usize).min(self.blocks.len())
     }
 
-    /// What is known of all bytes of a range.
+    /// The oldest state that is known of all bytes of a range.
     pub(crate) fn of(&self, range: ByteRange) -> Option<LaneNumbers> {
         let mut blocks = self.blocks.get(self.around(range))?.iter();
         let mut last = blocks.next()?.as_ref()?;
         let mut oldest = LaneNumbers::clone(last);
         for block in blocks {
             let block = block.as_ref()?;
-            // Most of them were read by one call.
+            // Most of them were read by the same call.
             if !Arc::ptr_eq(block, last) {
                 oldest = oldest.older(block)?;
                 last = block;
@@ -52,7 +53,7 @@ impl Seen {
         Some(oldest)
     }
 
-    /// A range was read after these numbers were taken: the blocks that lie in it whole are of this state.
+    /// A range was read after these numbers were taken: the blocks that lie entirely in it have this state.
     pub(crate) fn note(&mut self, range: ByteRange, bytes: u64, numbers: Option<LaneNumbers>) {
         let numbers = numbers.map(Arc::new);
         for at in self.around(range) {
@@ -64,7 +65,7 @@ impl Seen {
         }
     }
 
-    /// Where a range is parted into two of whole blocks; `None` for one block.
+    /// The middle of a range, where it can be divided into two of whole blocks; `None` for one block.
     pub(crate) fn middle(&self, range: ByteRange) -> Option<u64> {
         let blocks = self.around(range);
         (blocks.len() > 1).then(|| (blocks.start + blocks.len() / 2) as u64 * self.block_bytes)
@@ -72,12 +73,12 @@ impl Seen {
 }
 
 impl File {
-    /// The numbers of the lanes that a range touches, at this moment. `None` while the bytes live with their inode.
+    /// The present numbers of the lanes that a range touches. `None` while the file is inline.
     pub(crate) fn lane_numbers(&self, range: ByteRange) -> Result<Option<LaneNumbers>> {
         self.numbers_of(range, |_| true)
     }
 
-    /// The number of all of one lane, likewise.
+    /// The present number of one whole lane; `None` while the file is inline.
     pub(crate) fn lane_number(&self, lane: u16) -> Result<Option<LaneNumbers>> {
         self.numbers_of(ByteRange { start: 0, end: limits::FILE_BYTES_MAX }, |other| other == lane)
     }
@@ -118,7 +119,7 @@ impl File {
         self.with_size(handle, ask).map_err(|error| self.tell(error))
     }
 
-    /// The lanes that a range touches, where they are, and which of their bytes.
+    /// The lanes that a range touches: their targets, and which of their bytes.
     fn spans(
         &self,
         handle: &Handle,
@@ -135,7 +136,7 @@ impl File {
             .collect())
     }
 
-    /// The number of some bytes of a lane, and whether it is another one than was known.
+    /// The number of some bytes of a lane, and whether it differs from the known one.
     fn ask_number(
         &self,
         handle: &Handle,
@@ -171,12 +172,12 @@ mod tests {
         assert_eq!(seen.of(range(0, 1)), None);
         seen.note(range(0, 5 * UNIT + 3), 5 * UNIT + 3, numbers(1, &[Some(7), Some(9)]));
         assert_eq!(seen.of(range(3, 5 * UNIT + 3)), numbers(1, &[Some(7), Some(9)]));
-        // The middle of one, and one whole.
+        // Covers a part of one block, and one whole block.
         seen.note(range(10, 2 * UNIT), 5 * UNIT + 3, numbers(1, &[Some(8), None]));
         assert_eq!(seen.of(range(0, UNIT)), numbers(1, &[Some(7), Some(9)]));
         assert_eq!(seen.of(range(UNIT, 2 * UNIT)), numbers(1, &[Some(8), None]));
         assert_eq!(seen.of(range(0, 2 * UNIT)), numbers(1, &[Some(7), Some(9)]));
-        // The last one is shorter.
+        // The last block is shorter.
         seen.note(range(5 * UNIT, 5 * UNIT + 3), 5 * UNIT + 3, numbers(2, &[Some(20), Some(20)]));
         assert_eq!(seen.of(range(5 * UNIT, 5 * UNIT + 1)), numbers(2, &[Some(20), Some(20)]));
         assert_eq!(seen.of(range(4 * UNIT, 5 * UNIT + 1)), None, "it was cut off between them");

@@ -1,4 +1,4 @@
-//! A file's size and its memory: taken ahead, given back, cut off.
+//! A file's size and its memory: allocating, freeing, truncating.
 
 use ramlace_base::{ByteRange, ErrorKind, Redirect, Result, limits};
 use ramlace_wire::Attributes;
@@ -13,19 +13,19 @@ use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
 
 impl File {
-    /// Sets the size. A file that reserves its memory ([`File::reserves`]) is longer with the memory of all that is new, or not at all
-    /// (`NoSpace`).
+    /// Sets the size. A file that reserves its memory ([`File::reserves`]) gets longer together with the
+    /// memory of all that is new, or not at all (`NoSpace`).
     pub fn truncate(&self, size: u64) -> Result<()> {
         self.set_size(size).map(drop)
     }
 
-    /// The same, and the attributes that the file has now.
+    /// The same; returns the attributes that the file has now.
     pub fn set_size(&self, size: u64) -> Result<Attributes> {
         self.needs_writing()?;
         let handle = self.handle()?;
         let written = handle.open.written();
         let _changing = self.changing(ByteRange { start: size, end: u64::MAX });
-        // What a mode says now is no matter to who has it open for writing.
+        // A file that is open for writing can be truncated, whatever its mode says now.
         let change = || crate::acting::for_nobody(|| handle.session.truncate(self.inode(), size));
         let mut backoff: Option<Backoff> = None;
         let attributes = loop {
@@ -33,7 +33,7 @@ impl File {
                 self.reserve_growth(size)?;
             }
             match change() {
-                // It has become shorter since.
+                // It has become shorter in between.
                 Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Reserved) && self.reserves() => {
                     let begin = || Backoff::new(handle.session.deadline());
                     backoff.get_or_insert_with(begin).pause_after(error).map_err(|error| self.tell(error))?;
@@ -47,9 +47,9 @@ impl File {
         Ok(attributes)
     }
 
-    /// For a mount, whose kernel says that who writes through this file may not keep set-id bits: takes them
-    /// away, and returns the attributes that the file has now. Within [`crate::acting_for`] also those of a group that the
-    /// user is not in, where it may not run the file.
+    /// For a mount whose kernel says that the user who writes through this file may not keep set-id bits:
+    /// clears them, and returns the attributes that the file has now. Within [`crate::acting_for`] also the
+    /// set-group-id bit of a group that the user is not in, where that group may not run the file.
     pub fn drop_set_id(&self) -> Result<Attributes> {
         self.needs_writing()?;
         let session = &self.handle()?.session;
@@ -59,19 +59,18 @@ impl File {
         session.change(self.inode().slot(), &request, session.deadline()).map_err(|error| self.tell(error))
     }
 
-    /// Takes the memory of the file's first `length` bytes and makes the file at least so long.
-    /// Without room for all of it, NoSpace; what some lanes took by then is given back at the
-    /// last close.
+    /// Allocates the memory of the file's first `length` bytes and makes the file at least that long.
+    /// `NoSpace` when not all of it fits; what some lanes have allocated by then is freed at the last close.
     pub fn allocate(&self, length: u64) -> Result<()> {
         self.reserve(ByteRange { start: 0, end: length }, false)
     }
 
-    /// Takes memory for a range of the file, as `fallocate` does: a write to it cannot fail with
-    /// NoSpace afterwards. Makes the file reach the range's end unless `keep_size`. Memory beyond
-    /// the file's end stays taken until a truncation or the file's own end.
+    /// Allocates memory for a range of the file, as `fallocate` does: afterwards a write to it cannot fail
+    /// with NoSpace. Makes the file reach the range's end unless `keep_size`. Memory beyond the file's end
+    /// stays allocated until a truncation or the file's own end.
     ///
-    /// Errors: `NoSpace` when not all of it fits. Some lanes may have taken theirs then; what an
-    /// earlier call has taken stays taken.
+    /// Errors: `NoSpace` when not all of it fits. Some lanes may have allocated theirs then; what an earlier
+    /// call has allocated stays so.
     pub fn reserve(&self, range: ByteRange, keep_size: bool) -> Result<()> {
         self.needs_writing()?;
         check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
@@ -81,33 +80,35 @@ impl File {
             .map_err(|error| self.tell(error))
     }
 
-    /// Makes the file at least `end` bytes long, with memory for all that is new. No request where it is known to reach
-    /// so far.
+    /// Makes the file at least `end` bytes long, with memory for all that is new. Sends no request if the
+    /// file is known to reach that far.
     ///
     /// Errors: as [`File::reserve`]; the file is not longer then.
     pub fn reserve_growth(&self, end: u64) -> Result<()> {
         let handle = self.handle()?;
         let size = self.size_for(handle, end)?.size;
-        // What is so small lives with its inode.
+        // A file as small as this is inline.
         if end <= size || end <= limits::INLINE_BYTES_MAX as u64 {
             return Ok(());
         }
         self.reserve(ByteRange { start: size, end }, false)
     }
 
-    /// Bytes are about to be written from here on: a file that reserves its memory has no hole before them.
+    /// Bytes are about to be written from here on: a file that reserves its memory must have no hole before
+    /// them.
     pub(crate) fn reserve_gap(&self, to: u64) -> Result<()> {
         if self.reserves() { self.reserve_growth(to) } else { Ok(()) }
     }
 
-    /// Makes a range read as zeros and keeps memory for it, as `FALLOC_FL_ZERO_RANGE` does.
-    /// Makes the file reach the range's end unless `keep_size`.
+    /// Makes a range read as zeros and keeps memory for it, as `FALLOC_FL_ZERO_RANGE` does. Makes the file
+    /// reach the range's end unless `keep_size`.
     ///
-    /// Not atomic: memory is given back and taken again, as [`File::punch`] and [`File::reserve`]
-    /// do. Errors: `NoSpace` when it cannot be taken again; the range reads as zeros then too.
+    /// Not atomic: memory is freed and allocated again, as [`File::punch`] and [`File::reserve`] do. Errors:
+    /// `NoSpace` when it cannot be allocated again; then the range reads as zeros too.
     pub fn zero(&self, range: ByteRange, keep_size: bool) -> Result<()> {
         if keep_size && !range.is_empty() {
-            // Where a kernel has the file, no room is kept behind its end: refused before anything has changed.
+            // Where a kernel has the file, no memory can be kept behind its end: this is refused before
+            // anything has changed.
             self.reserve(ByteRange { start: range.end - 1, end: range.end }, true)?;
         }
         self.punch(range)?;
@@ -131,11 +132,12 @@ impl File {
             Ok(())
         };
         self.with_size(handle, punch).map_err(|error| self.tell(error))?;
-        // Not before: what is written meanwhile would be told of first.
+        // Not before the punch: a write in between would reach the home after this, and the home would not
+        // know of the hole.
         self.note_memory(handle, handle.open.size(), range, false).map_err(|error| self.tell(error))
     }
 
-    /// Tells the home what it cannot see by the size.
+    /// Tells the home of a change of memory that the size does not show.
     fn note_memory(&self, handle: &Handle, size: Size, range: ByteRange, taken: bool) -> Result<()> {
         let (inode, generation) = (self.inode(), size.generation);
         let request = NoteMemory { inode, generation, start: range.start, end: range.end, taken };
@@ -154,7 +156,7 @@ impl File {
         self.extend(handle, size, range)
     }
 
-    /// Calls `each` for every lane with bytes in a range: the lane, and the range within it.
+    /// Calls `each` for every lane with bytes in a range: with the lane, and the range within it.
     fn each_lane(
         &self,
         handle: &Handle,

@@ -1,6 +1,6 @@
-//! Striped reads and writes: requests go to all servers, then the answers are collected, with
-//! several in flight on each connection (`docs/records/connections.md`). Data moves between the sockets and the
-//! caller's memory and nowhere else.
+//! Striped reads and writes: requests go to all servers, then the replies are collected, with several
+//! requests in flight on each connection (`docs/records/connections.md`). Data moves between the sockets and
+//! the caller's memory and nowhere else.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -28,16 +28,17 @@ use crate::session::calls::Call;
 use crate::session::lines::{Line, Unanswered};
 use crate::session::retry::{Judged, Verdict};
 
-/// Requests that are planned at once: 1 GiB of large ones.
+/// Requests that are planned together: 1 GiB of large ones.
 const BATCH_REQUESTS_MAX: usize = 1024;
-/// Bytes of a range that are planned at once: what a batch can hold, however many lanes share it.
+/// Bytes of a range that are planned together: what a batch can hold, however many lanes share it.
 pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
 
-/// Where the bytes go.
+/// The direction of the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
-    /// Into pages that programs may store into: the servers take the bytes' memory before they answer.
+    /// A read into pages that programs may store into: the servers allocate the bytes' memory before they
+    /// answer.
     Fault,
     Write,
 }
@@ -45,15 +46,15 @@ pub(crate) enum Direction {
 /// How a transfer ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// All of it.
+    /// All of it is done.
     Done,
-    /// The file has another generation than was believed; nothing can be said about its bytes.
+    /// The file has another generation than assumed; nothing can be said about its bytes.
     Outdated(Error),
-    /// Everything before `done_to` in the file is done, what follows may be.
+    /// Everything before `done_to` in the file is done; what follows may be done.
     Failed { done_to: u64, error: Error },
 }
 
-/// What a server answers a read with.
+/// A server's answer to a read.
 #[derive(Clone, Copy)]
 pub(crate) struct Brought {
     hole: bool,
@@ -75,19 +76,19 @@ pub(crate) struct Transfer<'a> {
     pub(crate) session: &'a Arc<Client>,
     pub(crate) inode: InodeId,
     pub(crate) layout: &'a Layout,
-    /// The epoch since which the lanes have what they were given.
+    /// The epoch from which on the lanes have what was written to them.
     pub(crate) since: Epoch,
     pub(crate) generation: Generation,
-    /// What the lanes are shown; another one as soon as they have refused it.
+    /// The permit that the lanes are shown; replaced when they refuse it.
     pub(crate) permit: Cell<Option<Permit>>,
     pub(crate) direction: Direction,
-    /// What a kernel keeps of it.
+    /// How its bytes relate to a kernel's pages.
     pub(crate) pages: Pages<'a>,
     pub(crate) memory: Memory<'a>,
-    /// The file grows by it.
+    /// Set when the file grows by it.
     pub(crate) growth: Option<&'a Growth>,
-    /// Some bytes were answered as a hole. A lane that has never been written knows no
-    /// generation: only the home can say that the file still reaches so far.
+    /// Some bytes were answered as a hole. A lane that has never been written knows no generation: only the
+    /// home can say whether the file still reaches that far.
     pub(crate) saw_hole: Cell<bool>,
 }
 
@@ -115,7 +116,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// The lane as requests name it.
+    /// The lane as it is named in requests.
     pub(crate) fn target(&self, lane: u16) -> Result<LaneTarget> {
         Ok(self.target_in(&*self.session.map()?, lane))
     }
@@ -130,7 +131,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// What asks for a piece's bytes.
+    /// The request for a piece's bytes.
     pub(crate) fn read_request(&self, target: LaneTarget, piece: &Piece<'_>) -> ReadChunk {
         let (offset, length) = (piece.lane_offset, piece.length as u32);
         let (take, keep) = (self.direction == Direction::Fault, self.pages.keep());
@@ -170,11 +171,11 @@ impl<'a> Transfer<'a> {
         self.run_batch(&mut batch)
     }
 
-    /// Moves the bytes of runs, which lie in memory one behind the other: its offsets are bytes of all runs, and so is where a
-    /// failure says that all is done before.
+    /// Moves the bytes of runs, which lie in memory one behind the other. The memory's offsets count the
+    /// bytes of all runs, and so does the offset up to which a failure says that all is done.
     pub(crate) fn run_packed(&self, tiles: &[Tile]) -> Outcome {
         match self.run_planned(Packer::new(self.layout, tiles)) {
-            // A request of many runs is refused whole, where some of them may have room.
+            // A request of many runs is refused as a whole, although some of them may have room.
             Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace => {
                 match self.run_planned(Packer::one_by_one(self.layout, tiles, done_to)) {
                     Outcome::Failed { done_to: again, error } => {
@@ -274,7 +275,8 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// A lane has refused the permit: whether there is another. Pieces that are sent again by it keep their numbers.
+    /// A lane has refused the permit: whether there is another. Pieces that are sent again with it keep their
+    /// numbers.
     fn renew_permit(&self) -> Result<bool> {
         let renewed = self.session.renew_permit(self.inode, self.permit.get())?;
         if renewed.is_some() {
@@ -283,7 +285,7 @@ impl<'a> Transfer<'a> {
         Ok(renewed.is_some())
     }
 
-    /// Takes the data of a read into its place.
+    /// Receives the data of a read into its place.
     pub(crate) fn deliver(
         &self,
         line: &mut Line,
@@ -292,7 +294,7 @@ impl<'a> Transfer<'a> {
         deadline: Instant,
     ) -> std::result::Result<(), Unanswered> {
         if brought.data_bytes == 0 && brought.hole {
-            // A lane that has taken memory has begun, and knows the generation.
+            // A lane that has allocated memory has begun, and knows its generation.
             self.saw_hole.set(self.direction != Direction::Fault);
             targets.iter_mut().for_each(|target| target.fill(0));
             return Ok(());
@@ -303,7 +305,7 @@ impl<'a> Transfer<'a> {
             line.close();
             return Err(Unanswered::lost(Error::new(ErrorKind::Protocol, text)));
         }
-        // The answer may have waited for others longer than that; its bytes follow it.
+        // The reply may have waited for others beyond the deadline; its bytes follow at once.
         line.receive_data(targets, deadline.max(self.session.deadline())).map_err(Unanswered::lost)
     }
 }

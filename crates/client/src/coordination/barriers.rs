@@ -1,4 +1,4 @@
-//! Named barriers: members that wait until all of them have come.
+//! Named barriers: members wait until all of them have come.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::session::owed::{Heard, Message};
 use crate::session::retry::is_unheard;
 
 impl Pool {
-    /// Comes to the barrier `name` (1 to 255 bytes) as one of `parties` members, `member` being its number from 0, and
-    /// waits until all have come, for at most `timeout` (for ever without one). Returns the number of the
-    /// round, from 1; the barrier can be used again at once. It needs nothing made beforehand, and is forgotten
-    /// when the sessions of all its members have ended.
+    /// Comes to the barrier `name` (1 to 255 bytes) as one of `parties` members, `member` being its number
+    /// from 0, and waits until all have come, for at most `timeout` (for ever without one). Returns the
+    /// number of the round, from 1; the barrier can be used again at once. It need not be created, and is
+    /// forgotten when the sessions of all its members have ended.
     ///
-    /// Errors: `TimedOut` names the members that have not come, and where those were that came to an earlier round;
-    /// this member is then as if it had not come. `Invalid` when others came with another number of
+    /// Errors: `TimedOut` names the members that have not come, and where those were that came to an earlier
+    /// round; this member is then as if it had not come. `Invalid` when others came with another number of
     /// parties; `Exists` when the member waits there already.
     pub fn barrier(
         &self,
@@ -36,7 +36,7 @@ impl Pool {
         self.barrier_with(name, parties, member, timeout, || Ok(()))
     }
 
-    /// The same; `pause` is asked several times a second whether to go on waiting.
+    /// The same; `pause` is called several times a second and says whether to go on waiting.
     #[doc(hidden)]
     pub fn barrier_with(
         &self,
@@ -74,7 +74,7 @@ impl Client {
             match self.change(slot, &request, self.deadline()) {
                 Ok(BarrierAnswer { passed: Some(round) }) => return Ok(round),
                 Ok(BarrierAnswer { passed: None }) => came = true,
-                // It has come, and the server returns, or its slot goes to another.
+                // The member has come, and either the server restarts, or its slot moves to another server.
                 Err(error) if came && is_unheard(&error) => waiter.ask_later(),
                 Err(error) => {
                     if is_unheard(&error) {
@@ -106,7 +106,7 @@ impl Client {
         left
     }
 
-    /// Tells a server who has left a barrier meanwhile.
+    /// Tells a server that a member has left a barrier, from the outbox.
     pub(crate) fn tell_left(
         self: &Arc<Client>,
         slot: Slot,
@@ -117,7 +117,7 @@ impl Client {
     }
 }
 
-/// Who was missing, for people.
+/// The error text that says which members were missing.
 fn late(left: Result<BarrierLeft>, parties: u32, timeout: Duration) -> Error {
     let text = match left {
         Ok(left) => {
@@ -157,7 +157,7 @@ fn shown(missing: &MissingMember) -> String {
     }
 }
 
-/// This machine's name, as people know it.
+/// This machine's host name, for messages.
 fn host_name() -> String {
     let system = rustix::system::uname();
     let mut name = system.nodename().to_string_lossy().into_owned();

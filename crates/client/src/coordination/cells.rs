@@ -1,4 +1,5 @@
-//! Cells: eight bytes of a file at a multiple of eight, a number in little endian that many change at once.
+//! Cells: eight bytes of a file at a multiple of eight, a little-endian number that many clients change
+//! atomically.
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged};
@@ -13,17 +14,18 @@ use crate::names::open_inode::Size;
 const CELL_BYTES: u64 = 8;
 
 impl File {
-    /// Adds to the cell at `offset` (a multiple of 8, within the file), modulo 2^64, and returns what it held before.
-    /// A signed number is added as its two's complement. One request to the server that holds the cell; the
-    /// change is made exactly once, and at one moment for all who read and write.
+    /// Adds to the cell at `offset` (a multiple of 8, within the file), modulo 2^64, and returns its value
+    /// from before. A signed number is added as its two's complement. One request to the server that holds
+    /// the cell; the change is made exactly once, and is atomic for all readers and writers.
     ///
-    /// Errors: `Invalid` beyond the file's end or between cells; `Lost` for bytes that were lost; `BadHandle` for a file that
-    /// was not opened for reading and writing.
+    /// Errors: `Invalid` beyond the file's end or between cells; `Lost` for bytes that were lost; `BadHandle`
+    /// for a file that was not opened for reading and writing.
     pub fn fetch_add(&self, offset: u64, number: u64) -> Result<u64> {
         Ok(self.change_cell(offset, CellChange::Add(number))?.before)
     }
 
-    /// Puts `new` into the cell at `offset` if it holds `expected`, and returns what it held: `expected` when it was changed.
+    /// Stores `new` in the cell at `offset` if its value is `expected`, and returns the value from before:
+    /// `expected` when it was changed.
     ///
     /// Errors: as [`File::fetch_add`].
     pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64> {
@@ -51,7 +53,7 @@ impl File {
         let piece = ramlace_layout::pieces(self.layout(), range).next().expect("a cell is not empty");
         let session = &handle.session;
         self.with_size(handle, |known| {
-            // Known is what it has at least.
+            // The known size is a lower bound.
             let size = if range.end > known.size { self.size_for(handle, range.end)? } else { known };
             if range.end > size.size {
                 let text =
@@ -87,13 +89,13 @@ impl File {
         match outcome {
             InlineOutcome::Written => {
                 if cell.changed {
-                    // The home has taken its own time for this.
+                    // The home has set the file's time by its own clock for this change.
                     handle.open.clean_if(before);
                 }
                 Ok(Some(cell))
             }
             InlineOutcome::InLanes => {
-                // Which says since when it is there.
+                // The home's answer has the epoch since which the file is in its lanes.
                 self.refresh(handle)?;
                 Ok(None)
             }

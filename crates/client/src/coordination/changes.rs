@@ -1,7 +1,8 @@
 //! Waiting for a change of bytes.
 //!
-//! A version is a number for each lane that the range touches, and one for the file's home where its size or its inline
-//! bytes belong to the range. It is taken before the bytes are read, so that no change in between is missed.
+//! A version holds a number for each lane that the range touches, and one for the file's home where its size
+//! or its inline bytes belong to the range. It is taken before the bytes are read, so that no change in
+//! between is missed.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
 use crate::session::retry::is_unheard;
 
-/// Stands for the bytes of a range at one moment. Only for the file that it was taken of.
+/// The state of a range's bytes at one point in time. Valid only for the file from which it was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeVersion {
     range: ByteRange,
@@ -50,20 +51,20 @@ impl ChangeVersion {
     }
 }
 
-/// Where changes of a range are told.
+/// The places that report changes of a range.
 struct Places {
     home: bool,
     lanes: Vec<(u16, LaneTarget)>,
 }
 
-/// What a look at all places came to.
+/// The result of asking all places once.
 enum Look {
     Changed,
     Same,
 }
 
 impl File {
-    /// The version of some bytes at this moment; an empty range goes as far as any file may.
+    /// The present version of some bytes; an empty range goes as far as any file may.
     ///
     /// Errors: `TooBig` when the range touches more than 64 lanes.
     pub fn change_version(&self, range: ByteRange) -> Result<ChangeVersion> {
@@ -75,16 +76,17 @@ impl File {
         Ok(version)
     }
 
-    /// Waits until bytes of the version's range were written, cut off or published by anybody since it was taken, for
-    /// at most `timeout` (for ever without one), and returns the version of now. May also return when nothing has
-    /// changed: after a server's process has died, and when there were many changes close by.
+    /// Waits until bytes of the version's range were written, cut off or published by any client since it was
+    /// taken, for at most `timeout` (for ever without one), and returns the present version. May also return
+    /// when nothing has changed: after a server's process has died, and when there were many changes close
+    /// by.
     ///
     /// Errors: `TimedOut` when nothing has changed in time.
     pub fn wait_for_change(&self, since: &ChangeVersion, timeout: Option<Duration>) -> Result<ChangeVersion> {
         self.wait_for_change_with(since, timeout, || Ok(()))
     }
 
-    /// The same; `pause` is asked several times a second whether to go on waiting.
+    /// The same; `pause` is called several times a second and says whether to go on waiting.
     #[doc(hidden)]
     pub fn wait_for_change_with(
         &self,
@@ -117,7 +119,7 @@ impl File {
                     return Ok(version);
                 }
                 Ok(Look::Same) => waits = true,
-                // Its server returns, or its slot goes to another.
+                // The server restarts, or its slot moves to another server.
                 Err(error) if waits && is_unheard(&error) => waiter.ask_later(),
                 Err(error) => {
                     self.end_watches(handle, &version, &waiter, None);
@@ -143,8 +145,8 @@ impl File {
         }
     }
 
-    /// Asks every place about the version's numbers and takes new ones where they have changed. What was not known of
-    /// a place counts as changed; without a waiter nothing is waited for.
+    /// Asks every place about the version's numbers and takes new ones where they have changed. A number that
+    /// was not known counts as changed. Without a waiter this does not wait.
     fn look(
         &self,
         handle: &Handle,
@@ -153,7 +155,7 @@ impl File {
     ) -> Result<Look> {
         let range = version.range;
         let (look, looked) = self.with_size(handle, |known| {
-            // Whoever has to begin anew, because the file was cut off meanwhile, begins with the old numbers.
+            // A retry after a truncation begins with the old numbers.
             let mut version = version.clone();
             let mut places = self.places(handle, known, range)?;
             let mut changed = false;
@@ -162,7 +164,7 @@ impl File {
                 changed |= told || version.home.is_none();
                 version.home = Some(number);
                 if !inline && handle.open.is_inline() {
-                    // Which says since when it is in its lanes.
+                    // The home's answer has the epoch since which the file is in its lanes.
                     self.refresh(handle)?;
                     places = self.places(handle, handle.open.size(), range)?;
                 }
@@ -204,7 +206,7 @@ impl File {
         Ok(look)
     }
 
-    /// Whether the home says that something has changed, its number, and whether the bytes are with it.
+    /// Asks the home: whether something has changed, its number, and whether the file is inline.
     fn ask_home(
         &self,
         handle: &Handle,
@@ -220,8 +222,8 @@ impl File {
         Ok((answer.changed, answer.number, answer.inline))
     }
 
-    /// Where changes of a range are told: while the file is inline, and where the range goes beyond the size that is
-    /// known, by the home.
+    /// The places that report changes of a range: the home while the file is inline, and also where the range
+    /// goes beyond the known size; else the lanes.
     fn places(&self, handle: &Handle, known: Size, range: ByteRange) -> Result<Places> {
         if handle.open.is_inline() {
             return Ok(Places { home: true, lanes: Vec::new() });
@@ -269,8 +271,8 @@ impl File {
         }
     }
 
-    /// Nobody waits any more, but for the place that has told. Who does not hear of it tells something that nobody
-    /// minds, once.
+    /// Ends the wait at all places, except the one that has reported. A place that cannot be told reports one
+    /// more event, which is ignored.
     fn end_watches(
         &self,
         handle: &Handle,

@@ -1,4 +1,4 @@
-//! What a server tells of what is waited for: see [`crate::listening`].
+//! Events that servers report to waiting threads: see [`crate::listening`].
 
 use ramlace_wire::locks::Event;
 
@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::coordination::parked::Wake;
 
 impl Client {
-    /// Who waits goes on. Waits for nobody.
+    /// Wakes the threads that wait for these events. Does not wait.
     pub(crate) fn hear_events(&self, events: &[Event]) {
         for event in events {
             match *event {

@@ -1,4 +1,5 @@
-//! Locks of an open file: ranges of bytes that this file holds against all other files, processes and machines.
+//! Locks of an open file: ranges of bytes that this file holds against all other open files, processes and
+//! machines.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -12,41 +13,44 @@ use crate::coordination::waits::OnEnd;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
 
-/// A lock of one of several owners, for callers that know owners of their own (the mount).
+/// A lock on behalf of one of several owners, for callers that distinguish owners themselves (the mount).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest {
-    /// Which of the file's locks.
+    /// The lock table of the file in which the lock is.
     pub table: LockTable,
-    /// For whom.
+    /// The owner of the lock.
     pub owner: u64,
     /// `None` unlocks.
     pub kind: Option<LockKind>,
     /// The first byte.
     pub start: u64,
-    /// Behind the last byte; [`LOCK_END`] for all that follow.
+    /// Behind the last byte; [`LOCK_END`]: to the end of any file.
     pub end: u64,
-    /// The owner's process.
+    /// The owner's process id.
     pub pid: u32,
-    /// Its owner waits for nothing else meanwhile: cycles are deadlocks.
+    /// The owner waits for nothing else meanwhile, so a cycle of waits is a deadlock.
     pub detects: bool,
 }
 
 impl File {
-    /// Locks a range of bytes, shared by many or for this file alone, and waits for it for at most `timeout` (for ever
-    /// without one). What this file held there before is replaced. An empty range goes as far as any file may.
+    /// Locks a range of bytes, shared with others or exclusively for this file, and waits for it for at most
+    /// `timeout` (for ever without one). What this file held there before is replaced. An empty range goes as
+    /// far as any file may.
     ///
-    /// The lock is this open file's: it is kept from every other open file, of this process too, and from
-    /// programs that lock by `fcntl` on a mount. It ends by [`File::unlock`], with the file, and with the process.
+    /// The lock is this open file's: it conflicts with those of every other open file, also of this process,
+    /// and of programs that lock by `fcntl` on a mount. It ends by [`File::unlock`], with the file, and with
+    /// the process.
     ///
-    /// Where this file is open in relaxed mode ([`crate::OpenOptions::sharing`]), what it reads of these bytes is from then on what was
-    /// published before the lock was granted.
+    /// Where this file is open in relaxed mode ([`crate::OpenOptions::sharing`]), its reads of these bytes
+    /// see from then on what was published before the lock was granted.
     ///
-    /// Errors: `TimedOut` when it was not granted in time; `BadHandle` for an exclusive lock of a file that is not open for writing.
+    /// Errors: `TimedOut` when it was not granted in time; `BadHandle` for an exclusive lock of a file that
+    /// is not open for writing.
     pub fn lock(&self, range: ByteRange, kind: LockKind, timeout: Option<Duration>) -> Result<()> {
         self.lock_with(range, kind, timeout, || Ok(()))
     }
 
-    /// The same; `pause` is asked several times a second whether to go on waiting.
+    /// The same; `pause` is called several times a second and says whether to go on waiting.
     #[doc(hidden)]
     pub fn lock_with(
         &self,
@@ -101,7 +105,7 @@ impl File {
         }
     }
 
-    /// Locks a range when nobody is in the way; whether it did.
+    /// Locks a range if no other lock conflicts; returns whether it did.
     pub fn try_lock(&self, range: ByteRange, kind: LockKind) -> Result<bool> {
         let locked = self.set_lock(&self.own_lock(range, Some(kind))?)?.is_some();
         if locked {
@@ -110,19 +114,19 @@ impl File {
         Ok(locked)
     }
 
-    /// A lock was granted. It is none where what it stands for cannot be had.
+    /// A lock was granted: refreshes what it covers. If that fails, the lock is given back.
     fn refresh_locked(&self, range: ByteRange) -> Result<()> {
         let end = if range.start >= range.end { LOCK_END } else { range.end };
         self.refresh_range(ByteRange { end, ..range }).inspect_err(|_| _ = self.unlock(range))
     }
 
-    /// Unlocks a range. Bytes that are not locked stay so.
+    /// Unlocks a range. Bytes that are not locked are ignored.
     pub fn unlock(&self, range: ByteRange) -> Result<()> {
         self.set_lock(&self.own_lock(range, None)?).map(drop)
     }
 
     fn own_lock(&self, range: ByteRange, kind: Option<LockKind>) -> Result<LockRequest> {
-        // As fcntl has it. The home knows of the session's rights alone.
+        // The rights that fcntl requires. They are checked here, since the home knows only those of the session.
         match kind {
             Some(LockKind::Exclusive) => self.needs_writing()?,
             Some(LockKind::Shared) => self.needs(self.rights().read, "reading")?,
@@ -134,10 +138,10 @@ impl File {
         Ok(LockRequest { table, owner, kind, start: range.start, end, pid, detects: false })
     }
 
-    /// Locks or unlocks without waiting; `None` when somebody is in the way.
+    /// Locks or unlocks without waiting; `None` when another lock conflicts.
     pub fn set_lock(&self, request: &LockRequest) -> Result<Option<LockedFile>> {
         let handle = self.handle()?;
-        // Who locks these bytes next shall see that they were written.
+        // The next owner of a lock on these bytes shall see when they were written.
         let pushed = match request.kind {
             Some(LockKind::Exclusive) => Ok(()),
             _ => handle.session.push_times(self.inode()),
@@ -153,7 +157,8 @@ impl File {
         }
     }
 
-    /// Locks, and waits where it must: then `on_end` hears of the end, on a thread that must not wait.
+    /// Locks, and waits if another lock conflicts: then `on_end` is called with the end of the wait, on a
+    /// thread that must not wait.
     pub fn set_lock_later(&self, request: &LockRequest, on_end: OnEnd) -> Result<Waited> {
         let handle = self.handle()?;
         let open = handle.open.clone();
@@ -170,7 +175,7 @@ impl File {
         waited.map_err(|error| self.tell(error))
     }
 
-    /// Gives up a wait.
+    /// Cancels a wait.
     pub fn give_up_lock(&self, wait: u64) -> Result<GivenUp> {
         let handle = self.handle()?;
         let given_up = handle.session.give_up_lock(wait);
@@ -180,7 +185,8 @@ impl File {
         Ok(given_up)
     }
 
-    /// The lock that is in the way of one like this, if there is one. Its process is told when it is one of this session.
+    /// A lock that conflicts with one like this, if there is one. Its process id is known when it is one of
+    /// this session.
     pub fn get_lock(&self, request: &LockRequest) -> Result<Option<HeldLock>> {
         let LockRequest { table, owner, start, end, .. } = *request;
         let Some(kind) = request.kind else { return Ok(None) };
@@ -188,7 +194,7 @@ impl File {
         self.handle()?.session.get_lock(&question).map_err(|error| self.tell(error))
     }
 
-    /// An owner has gone: all that it holds of this file is free, if not now then when the file's home answers again.
+    /// Releases all locks of an owner that has gone: at once, or when the file's home answers again.
     pub fn release_locks(&self, table: LockTable, owner: u64) {
         if let Ok(handle) = self.handle() {
             handle.session.release_locks(whole_unlock(self.inode(), table, owner));

@@ -1,4 +1,5 @@
-//! Locks at their homes: asking, waiting, giving up, and what is owed while a home does not answer.
+//! Locks at their homes: requesting, waiting, cancelling, and what is left to the outbox while a home does
+//! not answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,37 +15,37 @@ use crate::coordination::waits::{Asked, Look, OnEnd};
 use crate::session::owed::{Heard, Message, Subject};
 use crate::session::retry::is_unheard;
 
-/// How long the end of a wait or of an owner may take before its home is told later.
+/// How long the end of a wait or of an owner may take before it is left to the outbox.
 const PATIENCE_MILLIS_MAX: u64 = 1_000;
 
-/// What came of a request that may wait.
+/// The outcome of a lock request that may wait.
 pub enum Waited {
     /// The lock is held.
     Granted(LockedFile),
-    /// It waits; its end will be told. The number names the wait.
+    /// The request waits; its end will be reported. The number identifies the wait.
     Waiting(u64),
 }
 
-/// What came of giving up.
+/// The outcome of cancelling a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
-    /// The wait is over without a lock.
+    /// The wait has ended without a lock.
     Cancelled,
-    /// The lock is held: it was granted before.
+    /// The lock is held: it was granted before it could be cancelled.
     Granted(LockedFile),
-    /// Its end has been told, or is being told.
+    /// The wait's end has been reported already, or is being reported.
     Told,
 }
 
 impl Client {
-    /// Locks or unlocks without waiting; `None` when somebody is in the way.
+    /// Locks or unlocks without waiting; `None` when another lock conflicts.
     pub(crate) fn set_lock(self: &Arc<Client>, request: &SetLock) -> Result<Option<LockedFile>> {
         self.tell(Subject::Locks(request.inode), self.deadline())?;
         let answer = self.change(request.inode.slot(), request, self.deadline())?;
         Ok(granted(answer))
     }
 
-    /// Locks, and waits where it must: then `on_end` is called with its end.
+    /// Locks, and waits if another lock conflicts: then `on_end` is called with the end of the wait.
     pub(crate) fn set_lock_later(self: &Arc<Client>, request: SetLock, on_end: OnEnd) -> Result<Waited> {
         self.tell(Subject::Locks(request.inode), self.deadline())?;
         let mut request = self.waits.begin(request, on_end)?;
@@ -75,7 +76,7 @@ impl Client {
         }
     }
 
-    /// Asks a home for a lock, or what has become of the wait for it: its end, if it has one.
+    /// Asks a home for a lock, or about the wait for it; returns the end of the wait, if it has ended.
     fn ask_for(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Option<Result<LockedFile>> {
         match self.change(request.inode.slot(), request, deadline) {
             Err(error) => Some(Err(error)),
@@ -84,8 +85,8 @@ impl Client {
         }
     }
 
-    /// A wait that has lasted for long: whether it closes a cycle. Of several waits that close the same one is refused, whichever is
-    /// asked about first.
+    /// A wait has lasted for long: asks whether it closes a cycle (a deadlock). Of several waits that close
+    /// the same cycle only the one that is asked about first is refused.
     pub(crate) fn look_for_cycle(self: &Arc<Client>, wait: u64, deadline: Instant) -> Result<Heard> {
         let request = match self.waits.begin_look(wait, Instant::now()) {
             Look::Over => return Ok(Heard::Yes),
@@ -99,7 +100,7 @@ impl Client {
                 let text = "waiting for this lock would close a cycle of programs that wait for each other";
                 self.waits.asked_for(wait, Some(Err(Error::new(ErrorKind::Deadlock, text))));
             }
-            // Not found at its home: granted, or an earlier answer was lost.
+            // The home knows no such wait: it was granted, or an earlier reply was lost.
             Ok(answer) if !answer.waits => _ = self.ask_and_tell(request, deadline),
             _ => {
                 if let Some(again) = self.waits.asked_for(wait, None) {
@@ -113,17 +114,17 @@ impl Client {
         }
     }
 
-    /// Asks homes about waits on behalf of who waits; false when one did not answer.
+    /// Asks homes about waits on behalf of the waiting threads; false when one did not answer.
     pub(crate) fn ask_for_all(self: &Arc<Client>, requests: Vec<SetLock>) -> bool {
         let mut heard = true;
-        // All of them: nobody else asks about these.
+        // All of them, also after a failure: no other thread asks about these.
         for request in requests {
             heard &= self.ask_and_tell(request, self.deadline());
         }
         heard
     }
 
-    /// The same about one.
+    /// The same about one wait.
     fn ask_and_tell(self: &Arc<Client>, request: SetLock, deadline: Instant) -> bool {
         let mut next = Some(request);
         while let Some(request) = next {
@@ -138,7 +139,7 @@ impl Client {
         true
     }
 
-    /// Gives up a wait.
+    /// Cancels a wait.
     pub(crate) fn give_up_lock(self: &Arc<Client>, wait: u64) -> GivenUp {
         let Some(request) = self.waits.give_up(wait) else { return GivenUp::Told };
         match self.cancel(&request, soon()) {
@@ -158,12 +159,12 @@ impl Client {
         self.change(inode.slot(), &CancelLock { inode, wait }, deadline).map(granted)
     }
 
-    /// The lock that is in the way.
+    /// A lock that conflicts.
     pub(crate) fn get_lock(self: &Arc<Client>, request: &GetLock) -> Result<Option<HeldLock>> {
         Ok(self.ask(request.inode.slot(), request, self.deadline())?.lock)
     }
 
-    /// An owner has gone: what it held is free, if not now then when its home answers again.
+    /// Releases the locks of an owner that has gone: at once, or when its home answers again.
     pub(crate) fn release_locks(self: &Arc<Client>, request: SetLock) {
         let told = self
             .tell(Subject::Locks(request.inode), soon())
@@ -173,7 +174,8 @@ impl Client {
         }
     }
 
-    /// Tells a home that a wait is given up. Granted meanwhile, it is unlocked.
+    /// Tells a home that a wait is cancelled, from the outbox. If the lock was granted meanwhile, it is
+    /// unlocked.
     pub(crate) fn tell_cancelled(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<Heard> {
         let told = self.cancel(request, deadline).and_then(|held| match held {
             Some(_) => {
@@ -185,14 +187,14 @@ impl Client {
         self.unless_unheard(told)
     }
 
-    /// Tells a home that the owner of locks has gone.
+    /// Tells a home that the owner of locks has gone, from the outbox.
     pub(crate) fn tell_unlocked(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<Heard> {
         let told = self.change(request.inode.slot(), request, deadline).map(drop);
         self.unless_unheard(told)
     }
 }
 
-/// The end of what tells a home something and may as well tell it later.
+/// The deadline of a message that may as well be sent later.
 pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_millis(PATIENCE_MILLIS_MAX)
 }
@@ -201,7 +203,7 @@ fn granted(answer: LockAnswer) -> Option<LockedFile> {
     (answer.outcome == LockOutcome::Granted).then_some(answer.file)
 }
 
-/// Unlocks all that an owner holds of a file.
+/// The request to unlock all that an owner holds of a file.
 pub(crate) fn whole_unlock(inode: InodeId, table: LockTable, owner: u64) -> SetLock {
     SetLock { inode, table, owner, kind: None, start: 0, end: LOCK_END, pid: 0, wait: 0, detects: false }
 }

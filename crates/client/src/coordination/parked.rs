@@ -1,6 +1,7 @@
 //! Threads of this process that wait for something other than a lock: at a barrier, or for a change of bytes.
 //!
-//! Each asks for itself, also once more when events may have been lost; the threads that hear of events only wake it.
+//! Each of them asks the servers itself, also once more when events may have been lost; the threads that
+//! receive events only wake it.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -10,33 +11,33 @@ use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
 
 use crate::coordination::waits::Waits;
 
-/// How often somebody who waits is asked whether to go on.
+/// The interval at which a waiting thread is asked whether to go on.
 const STEP: Duration = Duration::from_millis(100);
-/// How long somebody whose question was not answered waits before the next.
+/// The pause after a request that was not answered.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a thread is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// The barrier's round is complete.
+    /// The barrier's round is complete, with this number.
     Passed(u64),
-    /// Bytes were changed: in which lane, and the number afterwards.
+    /// Bytes were changed: the lane, and its number afterwards.
     Changed(Option<u16>, u64),
     /// Something may have happened: ask again.
     AskAgain,
 }
 
-/// A member of a barrier.
+/// A member of a barrier: the barrier's name and the member's number.
 type Member = (Vec<u8>, u32);
 
 struct Entry {
-    /// Whose servers tell the event.
+    /// The slots whose servers report its events.
     slots: Vec<Slot>,
     member: Option<Member>,
     wake: SyncSender<Wake>,
 }
 
-/// Who waits.
+/// The waiting threads.
 #[derive(Default)]
 pub(crate) struct Parked {
     last: u64,
@@ -44,27 +45,27 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// The slots whose events somebody waits for.
+    /// The slots whose events some thread waits for.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.entries.values().flat_map(|entry| entry.slots.iter().copied())
     }
 }
 
-/// One thread's wait, until this is dropped.
+/// One thread's wait; ends when this is dropped.
 pub(crate) struct Waiter<'a> {
     waits: &'a Waits,
     /// Its number in the session.
     pub(crate) wait: u64,
     receiver: Receiver<Wake>,
-    /// When a question that was not answered is asked again.
+    /// When a request that was not answered is to be repeated.
     ask_at: Option<Instant>,
 }
 
-/// What ends a sleep.
+/// Why a sleep has ended.
 pub(crate) enum Slept {
     /// An event, or a reason to ask again.
     Woken(Wake),
-    /// The time is over.
+    /// The time limit has passed.
     Over,
 }
 
@@ -86,20 +87,20 @@ impl Waits {
         }
         parked.last += 1;
         let wait = parked.last;
-        // One is enough: a thread that is woken looks for itself where more may have happened.
+        // One message is enough: a thread that is woken checks for itself whether more has happened.
         let (wake, receiver) = sync_channel(1);
         parked.entries.insert(wait, Entry { slots, member, wake });
         Ok(Waiter { waits: self, wait, receiver, ask_at: None })
     }
 
-    /// An event.
+    /// Delivers an event.
     pub(crate) fn wake(&self, wait: u64, wake: Wake) {
         if let Some(entry) = self.lock().parked.entries.get(&wait) {
             let _ = entry.wake.try_send(wake);
         }
     }
 
-    /// Events of these slots may have been lost.
+    /// Events of these slots may have been lost: their waiting threads are to ask again.
     pub(crate) fn wake_all(&self, is_here: impl Fn(Slot) -> bool) {
         for entry in self.lock().parked.entries.values() {
             if entry.slots.iter().any(|slot| is_here(*slot)) {
@@ -110,12 +111,13 @@ impl Waits {
 }
 
 impl Waiter<'_> {
-    /// A question was not answered: it is asked again after a pause.
+    /// A request was not answered: it is repeated after a pause.
     pub(crate) fn ask_later(&mut self) {
         self.ask_at = Some(Instant::now() + PAUSE);
     }
 
-    /// Sleeps until something happens, but no longer than `until`; `pause` is asked several times a second whether to go on.
+    /// Sleeps until something happens, but no longer than `until`; `pause` is called several times a second
+    /// and says whether to go on.
     pub(crate) fn sleep(
         &mut self,
         until: Option<Instant>,
@@ -150,7 +152,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// The end of a timeout that begins now; `None` when it never ends.
+/// The end of a timeout that begins now; `None` if there is none.
 pub(crate) fn end_of(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }

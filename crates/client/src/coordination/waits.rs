@@ -1,9 +1,9 @@
-//! The locks that a session waits for: which thread waits, which asks for it, and what it is told.
+//! The locks that a session waits for: which thread waits, which asks the home, and what it learns.
 //!
-//! A wait has a number. It stays in the table until it is granted, refused or given up; whoever takes
-//! it out tells its end, so that it has one end. While somebody asks its home about it, nobody else
-//! does, and what an event says is kept until the answer is there: else a question that is late could lock again what
-//! was granted and unlocked meanwhile.
+//! A wait has a number. It stays in the table until it is granted, refused or cancelled; the thread that
+//! takes it out reports its end, so that each wait ends exactly once. Only one thread at a time asks the home
+//! about a wait, and an event that arrives meanwhile is kept until the reply is there: otherwise a delayed
+//! request could lock again what was granted and unlocked meanwhile.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,28 +14,28 @@ use ramlace_wire::locks::{LockedFile, SetLock};
 
 use crate::coordination::parked::Parked;
 
-/// What is done when a wait has its end, by whatever thread hears of it. It must not wait itself.
+/// Called with the end of a wait, by whichever thread learns of it. It must not wait itself.
 pub(crate) type OnEnd = Box<dyn FnOnce(Result<LockedFile>) + Send>;
 
-/// A wait that is not over after so long may be one of a cycle; most are over before.
+/// A wait that lasts longer than this may be part of a deadlock; most are over sooner.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// The server that looks for cycles may have begun anew, and know nothing of the waits that it was told of: it is asked
-/// again, after a pause that grows up to this.
+/// The longest pause before the search for a deadlock is repeated. The server that searches may have
+/// restarted, and have lost the waits that it knew: so it is asked again, after growing pauses.
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Library owners have this bit; a mount's owners are the kernel's.
+/// Owners of library locks have this bit set; a mount's owners are the kernel's.
 const LIBRARY_OWNER: u64 = 1 << 63;
 
 struct Wait {
     request: SetLock,
     on_end: OnEnd,
-    /// Somebody asks its home about it.
+    /// A thread is asking its home about it.
     asking: bool,
-    /// Whoever asks shall do so once more: an event may have been lost.
+    /// The asking thread shall ask once more: an event may have been lost.
     again: bool,
-    /// Granted, while somebody asks.
+    /// It was granted while a thread was asking.
     granted: Option<LockedFile>,
-    /// When a server shall look whether it closes a cycle, and how long after that again.
+    /// When a server shall search for a cycle that it closes, and the pause before the next search.
     look_at: Instant,
     look_pause: Duration,
 }
@@ -45,7 +45,7 @@ pub(crate) struct State {
     last_wait: u64,
     last_owner: u64,
     waiting: HashMap<u64, Wait>,
-    /// Those who wait for something other than a lock.
+    /// Threads that wait for something other than a lock.
     pub(crate) parked: Parked,
 }
 
@@ -56,29 +56,30 @@ impl State {
     }
 }
 
-/// All waits of a session. Its lock is held with no other inside, and ends are told without it; `crate::listening` takes it with its own.
+/// All waits of a session. No other lock is taken under its lock, and ends are reported without it;
+/// `crate::listening` takes it under its own lock.
 #[derive(Default)]
 pub(crate) struct Waits {
     state: Mutex<State>,
     answered: Condvar,
 }
 
-/// What came of asking.
+/// The result of asking a home.
 pub(crate) enum Asked {
-    /// It is over, and the end is told to who asked.
+    /// The wait is over, and its end is reported to the asking thread.
     Ended(Result<LockedFile>),
-    /// It goes on.
+    /// The wait goes on.
     Waits,
-    /// It goes on, and its home is to be asked once more.
+    /// The wait goes on, and its home is to be asked once more.
     Again(SetLock),
 }
 
-/// Whether it is looked for a cycle that a wait closes.
+/// Whether to search now for a cycle that a wait closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// The wait is over.
     Over,
-    /// It has not lasted so long, or somebody asks about it.
+    /// It has not lasted long enough, or a thread asks about it.
     Later,
     Now(SetLock),
 }
@@ -88,14 +89,14 @@ impl Waits {
         self.state.lock()
     }
 
-    /// A number for an owner of the library's locks.
+    /// A new number for an owner of library locks.
     pub(crate) fn new_owner(&self) -> u64 {
         let mut state = self.lock();
         state.last_owner += 1;
         state.last_owner | LIBRARY_OWNER
     }
 
-    /// Begins a wait, and asking for it; the request gets its number.
+    /// Begins a wait, and a request about it; the request gets the wait's number.
     pub(crate) fn begin(&self, mut request: SetLock, on_end: OnEnd) -> Result<SetLock> {
         let mut state = self.lock();
         if state.waiting.len() >= limits::LOCK_WAITS_PER_PROCESS_MAX {
@@ -117,7 +118,7 @@ impl Waits {
         Ok(request)
     }
 
-    /// Whoever asked has an answer: `ended`, or it waits.
+    /// The asking thread has a reply: `ended`, or the wait goes on.
     pub(crate) fn asked(&self, wait: u64, ended: Option<Result<LockedFile>>) -> Asked {
         let mut state = self.lock();
         let Some(entry) = state.waiting.get_mut(&wait) else {
@@ -138,8 +139,8 @@ impl Waits {
         Asked::Waits
     }
 
-    /// The same for a thread that does not wait itself: who waits is told of the end. The request, where its home is to be asked
-    /// once more.
+    /// The same for a thread that asks on behalf of the waiting one, which is told of the end. Returns the
+    /// request if the home is to be asked once more.
     pub(crate) fn asked_for(&self, wait: u64, ended: Option<Result<LockedFile>>) -> Option<SetLock> {
         let mut state = self.lock();
         let entry = state.waiting.get_mut(&wait)?;
@@ -158,12 +159,14 @@ impl Waits {
         None
     }
 
-    /// Nobody has heard the question: it goes on, and who has a new connection asks again.
+    /// The request was not answered: the wait goes on, and the thread with the next new connection asks
+    /// again.
     pub(crate) fn not_heard(&self, wait: u64) {
         while self.asked_for(wait, None).is_some() {}
     }
 
-    /// Whether a server shall look now for a cycle that this wait closes; then nobody else asks about it meanwhile.
+    /// Whether a server shall search now for a cycle that this wait closes; if so, no other thread asks about
+    /// the wait meanwhile.
     pub(crate) fn begin_look(&self, wait: u64, now: Instant) -> Look {
         let mut state = self.lock();
         let Some(entry) = state.waiting.get_mut(&wait) else { return Look::Over };
@@ -176,7 +179,8 @@ impl Waits {
         Look::Now(entry.request)
     }
 
-    /// An event: it is granted. A wait that is over has been given up, and its home hears of that.
+    /// An event: the lock is granted. If the wait is not in the table, it was cancelled, and its home is told
+    /// of that.
     pub(crate) fn granted(&self, wait: u64, file: LockedFile) {
         let mut state = self.lock();
         let Some(entry) = state.waiting.get_mut(&wait) else { return };
@@ -191,7 +195,7 @@ impl Waits {
         }
     }
 
-    /// Takes a wait out that is given up: its request, unless it had its end.
+    /// Takes out a wait that is cancelled: its request, unless it has ended already.
     pub(crate) fn give_up(&self, wait: u64) -> Option<SetLock> {
         let mut state = self.lock();
         while state.waiting.get(&wait)?.asking {
@@ -211,8 +215,8 @@ impl Waits {
         ended.into_iter().for_each(|entry| (entry.on_end)(Err(error.clone())));
     }
 
-    /// Waits about which their home shall be asked now; `is_here` picks the home. Those about which
-    /// a thread asks already are asked for once more by that one.
+    /// Waits about which their home shall be asked now; `is_here` selects the home. A thread that is already
+    /// asking about one will ask once more.
     pub(crate) fn begin_asking(&self, is_here: impl Fn(Slot) -> bool) -> Vec<SetLock> {
         let mut state = self.lock();
         let mut requests = Vec::new();
@@ -229,7 +233,7 @@ impl Waits {
         requests
     }
 
-    /// The slots whose events somebody waits for.
+    /// The slots whose events some thread waits for.
     pub(crate) fn slots(&self) -> Vec<Slot> {
         let state = self.lock();
         state.slots().collect()

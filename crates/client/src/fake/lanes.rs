@@ -13,7 +13,7 @@ use ramlace_wire::{Header, Kind, decode_body, encode_body};
 use super::{Done, State, body, error};
 
 impl State {
-    /// Answers what is about lanes; the rest goes on.
+    /// Answers requests about lanes; passes all others on.
     pub(super) fn lanes(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
         let kind = header.kind;
         if matches!(
@@ -23,7 +23,7 @@ impl State {
             self.changes += 1;
         }
         match kind {
-            // Of all lanes at once: more may have changed than did.
+            // One number for all lanes: it may change for a lane that has not.
             Kind::WatchChange => {
                 let WatchChange { since, .. } = decode_body::<WatchChange>(kind, bytes)?;
                 let changed = since.is_some_and(|since| since != self.changes);
@@ -121,7 +121,8 @@ impl State {
 }
 
 impl State {
-    /// An empty file goes to its lanes for the first bytes of one, and one that has bytes is to be promoted.
+    /// An empty file is promoted to its lanes when its first bytes are written there; one that has bytes has
+    /// to be promoted before.
     fn begin_lane(&mut self, inode: InodeId) -> Result<(), Error> {
         let Some(found) = self.inodes.get_mut(&inode) else {
             return error(ErrorKind::Stale, "no such inode");

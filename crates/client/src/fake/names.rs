@@ -1,4 +1,4 @@
-//! Names, and what is open.
+//! Names, and open files.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, ServerId, SessionId, Slot};
 use ramlace_wire::namespace::{
@@ -12,7 +12,7 @@ use ramlace_wire::{FileKind, Header, Kind, decode_body};
 use super::{Done, Inode, SLOTS, State, body, error, new_inode};
 
 impl State {
-    /// Answers what is about names; the rest goes on.
+    /// Answers requests about names; passes all others on.
     pub(super) fn names(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
         let kind = header.kind;
         match kind {
@@ -20,7 +20,7 @@ impl State {
                 let Lookup { parent, name } = decode_body::<Lookup>(kind, bytes)?;
                 body(&self.look(id, parent, &name)?)
             }
-            // One step at a time: whoever walks must come again.
+            // One step at a time, so that the client has to repeat the request.
             Kind::Walk => {
                 let Walk { from, names, .. } = decode_body::<Walk>(kind, bytes)?;
                 let steps = vec![self.look(id, from, &names[0])?];
@@ -146,7 +146,7 @@ impl State {
                     kind: self.inodes[inode].info.attributes.kind,
                     attributes: None,
                 };
-                // The place in the directory is good enough as a cookie while nothing changes.
+                // The position in the directory is good enough as a cookie while nothing changes.
                 let entries: Vec<_> =
                     all.zip(1..).map(entry).filter(|entry| entry.cookie > after).take(3).collect();
                 let end = entries.len() < 3;
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// A session has a file open from here on; nothing is told by a lease.
+    /// Notes that a session has a file open from here on; it gets no leases.
     fn opened(&mut self, session: SessionId, info: InodeInfo, created: bool) -> Done {
         let reference = (session, info.attributes.inode);
         self.open.insert(reference);
@@ -165,7 +165,8 @@ impl State {
         body(&Opened { info, created, permit: self.permit, leased: EntryLeased::default(), parent: None })
     }
 
-    /// A session has a file open no longer. One that cannot know whether it had closed it already is told, as by a server.
+    /// Closes a file for a session. A file that is not open is an error, unless the session cannot know
+    /// whether it has closed it already.
     fn close(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
         if self.open.remove(&(session, inode)) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Files' sizes, and bytes that lie with their inodes.
+//! Files' sizes, and inline bytes.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::lanes::change_cell;
 use super::{Done, Inode, State, body, error};
 
 impl State {
-    /// Answers what is about sizes and inline bytes; the rest goes on.
+    /// Answers requests about sizes and inline bytes; passes all others on.
     pub(super) fn sizes(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
         let kind = header.kind;
         match kind {

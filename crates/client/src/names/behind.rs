@@ -1,7 +1,7 @@
-//! Changes of files in directories that are this session's alone for a moment: their answers are worked out here
+//! Changes of files in directories whose slot is delegated to this session: their answers are predicted here
 //! ([`crate::names::predicting`]), and they are sent later, many in one message ([`crate::session::behind`]).
 //!
-//! A slot is asked for by the first create in one of its directories: that create is waited for.
+//! The first create in a directory of a slot requests the slot's delegation; that create is waited for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
 use crate::session::promises::{Promise, Version};
 
-/// A slot that was refused is not asked for again for so long.
+/// A slot whose delegation was refused is not requested again for this long.
 const REFUSED: Duration = Duration::from_millis(limits::DELEGATION_REST_MILLIS);
-/// Slots that were refused and are remembered.
+/// The number of refused slots that are remembered.
 const REFUSED_MAX: usize = 1_024;
 
 /// What is known of slots that are delegated to this session.
@@ -33,12 +33,12 @@ pub(crate) struct Known {
     refused: HashMap<Slot, Instant>,
 }
 
-/// A server's clock, as far as it is known here: never ahead of it.
+/// An estimate of a server's clock, never ahead of it.
 #[derive(Clone, Copy)]
 struct Clock {
     told: Timestamp,
     at: Instant,
-    /// What was said last: time goes on.
+    /// The last time that was given out: the next is later.
     last: Timestamp,
 }
 
@@ -56,7 +56,8 @@ impl Clock {
 }
 
 impl Client {
-    /// Creates a file in a directory that is this session's alone, or may become so; `None`: it is to be created as ever.
+    /// Creates a file in a directory that is delegated to this session, or may become so; `None`: it is to be
+    /// created in the usual way.
     pub(crate) fn create_behind(self: &Arc<Client>, request: &Create) -> Option<Result<Opened>> {
         let slot = request.parent.slot();
         if !self.settings.behind || !request.named.is_empty() || request.wish.hints != LayoutHints::default()
@@ -90,7 +91,8 @@ impl Client {
         known.refused.get(&slot).is_none_or(|until| *until <= Instant::now())
     }
 
-    /// Creates a file, and asks for its directory's slot. `None` where that is spread, or the slot has moved: nothing was done.
+    /// Creates a file, and requests its directory's slot. `None` where the directory is spread, or the slot
+    /// has moved: nothing was done.
     fn create_and_ask(
         self: &Arc<Client>,
         slot: Slot,
@@ -111,7 +113,7 @@ impl Client {
                 return if matches!(error.kind(), ErrorKind::Redirect(_)) { None } else { Some(Err(error)) };
             }
         };
-        // Another layout is no usual one: the directory hands it down.
+        // Any other layout is inherited from the directory, and cannot be predicted for others.
         let is_usual =
             opened.info.layout.is_some_and(|told| Layout { created: told.created, ..layout } == told);
         let known = delegated.as_ref().map(|told| self.is_delegated(asking, told.number).unwrap_or(None));
@@ -120,9 +122,10 @@ impl Client {
                 let slot_known = KnownSlot::new(&told, opened.leased.names);
                 self.known.lock().slots.insert(slot, (version, Clock::new(told.now), slot_known));
             }
-            // Another change was under way: the next create asks again.
+            // Another change was under way: the next create requests the slot again.
             (Some(None), _) => {}
-            // What is delegated all the same is given back when it is wanted, or idle.
+            // If it is delegated all the same, it is given back when another session wants it, or when it is
+            // idle.
             _ => self.note_refused(slot),
         }
         Some(Ok(opened))
@@ -161,7 +164,7 @@ impl Client {
         known.refused.insert(slot, now + REFUSED);
     }
 
-    /// Promises a change of a slot, if its answer can be worked out.
+    /// Promises a change of a slot, if its answer can be predicted.
     fn promised<T>(
         self: &Arc<Client>,
         slot: Slot,
@@ -180,13 +183,14 @@ impl Client {
         }
         let (promise, told) = work(of_slot, clock.now())?;
         if self.behind.promise(slot, version, promise).is_err() {
-            // What was worked out is not so.
+            // The prediction cannot be promised, so it must not be the base of others.
             known.slots.remove(&slot);
             return None;
         }
         drop(known);
         if self.behind.is_nearly_full(slot) {
-            // Whoever promises faster than it is sent waits. An error is told by what is asked next.
+            // A caller that promises faster than promises are sent has to wait. An error is reported by the
+            // next request.
             let _ = self.keep_promises(slot, self.deadline());
         }
         Some(told)
@@ -208,7 +212,7 @@ impl Client {
         })
     }
 
-    /// The session's last open file of an inode is closed.
+    /// Closes the session's last open file of an inode.
     pub(crate) fn close_behind(self: &Arc<Client>, request: &Close) -> Option<()> {
         self.promised(request.inode.slot(), |known, at| {
             known.close(request, at)?;
@@ -216,7 +220,7 @@ impl Client {
         })
     }
 
-    /// A small file without bytes goes to its lanes.
+    /// Promotes an inline file without bytes to its lanes.
     pub(crate) fn promote_behind(self: &Arc<Client>, request: Promote) -> Option<Promoted> {
         self.promised(request.inode.slot(), |known, at| {
             let promoted = known.promote(request.inode)?;
@@ -224,13 +228,15 @@ impl Client {
         })
     }
 
-    /// Before something of an inode is changed that may be a directory: what is known of its slot's directories ends with it.
+    /// To be called before a change of an inode that may be a directory: it invalidates what is known of the
+    /// slot's directories.
     pub(crate) fn before_changing(&self, inode: InodeId) -> Option<Direct<'_>> {
-        // What is open here is a file.
+        // An inode that is open here is a file.
         if self.inodes.find(inode).is_some() { None } else { self.behind.begin_direct(inode.slot()) }
     }
 
-    /// Before bytes of a file go to its lanes, which ask its home: what was promised of it is sent, and what is known of it ends.
+    /// To be called before bytes of a file are written to its lanes, which ask its home: sends what was
+    /// promised of the file, and invalidates what is known of files in its slot.
     pub(crate) fn before_lanes(self: &Arc<Client>, inode: InodeId) -> Result<()> {
         let slot = inode.slot();
         if self.behind.version(slot).is_some() {
@@ -240,13 +246,14 @@ impl Client {
         Ok(())
     }
 
-    /// A moment before a change of a file is sent by itself.
+    /// The number of changes so far, before a change of a file is sent by itself; see `learn_file`.
     pub(crate) fn before_direct(&self, slot: Slot) -> Option<u64> {
         self.behind.version(slot)?;
         self.behind.quiet(slot)
     }
 
-    /// What a file is after a change that was sent by itself since that moment: known, where no other was.
+    /// The attributes of a file after a change that was sent by itself: they are known if there was no other
+    /// change since `before`.
     pub(crate) fn learn_file(&self, before: Option<u64>, attributes: &Attributes) {
         let (Some(before), slot) = (before, attributes.inode.slot()) else { return };
         let mut known = self.known.lock();
@@ -265,7 +272,7 @@ impl Client {
         }
     }
 
-    /// Attributes of a file that was made by promises, as they are.
+    /// Attributes of a file that was created by a promise, as predicted; without a request.
     pub(crate) fn promised_attributes(&self, inode: InodeId) -> Option<Attributes> {
         let slot = inode.slot();
         let version = self.behind.version(slot)?;
@@ -274,7 +281,8 @@ impl Client {
         (*of == version).then(|| of_slot.attributes(inode).cloned()).flatten()
     }
 
-    /// What became of a promise. Whoever believes something by what was told hears of it where it is not so.
+    /// A promise was answered. If the answer differs from the prediction, callers that cached something
+    /// because of it are told.
     pub(crate) fn hear_of_kept(&self, kept: &Kept<'_>) {
         let Kept { promise, outcome } = kept;
         let news = match outcome {
@@ -309,7 +317,7 @@ fn promise<R: Request>(
     Promise { kind, inode, makes, at, body: encode_body(request), told: encode_body(told), kept: None }
 }
 
-/// What became of the only change of a message.
+/// The outcome of a message with a single change.
 fn first_of(request: &Create, told: ManyChanged) -> Result<(Opened, Option<Box<Delegated>>)> {
     let none = || Error::new(ErrorKind::Retry, "the change is to be asked again");
     let first = told.changed.into_iter().next().ok_or_else(none)?;
@@ -323,7 +331,8 @@ fn first_of(request: &Create, told: ManyChanged) -> Result<(Opened, Option<Box<D
     Ok((opened, told.delegated))
 }
 
-/// Whether a create was not answered as was told: another thing was made, or less of it is leased.
+/// `Some` if a create was answered differently than predicted: another file was made, or less of it is
+/// leased.
 fn unlike_opened(told: &[u8], body: &[u8]) -> Option<()> {
     let decoded = |bytes| decode_body::<Opened>(Kind::Create, bytes).ok();
     let (told, done) = (decoded(told)?, decoded(body));

@@ -1,4 +1,4 @@
-//! Changes of the entry that a path names, by a way that is known where there is one.
+//! Changes of the entry that a path names, by a known path of its directory where there is one.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result};
 
@@ -8,9 +8,9 @@ use crate::names::raw::Raw;
 use crate::pool::locator::ShownPath;
 
 impl Pool {
-    /// Does something with the entry that a path names, without looking first at what is there: with one request
-    /// where the way is known and one server has it, else behind a walk. `None` where the path ends in a slash or in dots, or
-    /// leads to nothing but a directory.
+    /// Does something with the entry that a path names, without looking it up first: with one request if the
+    /// directory's path is known and one server has all of it, else after resolving the path. `None` where
+    /// the path ends in a slash or in dots, or can only name a directory.
     pub(crate) fn at_entry<T>(
         &self,
         path: &[u8],

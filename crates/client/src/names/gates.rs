@@ -1,8 +1,8 @@
-//! The inodes that this process holds open, by number: each behind a gate.
+//! The inodes that this process holds open, by number, each with a gate.
 //!
-//! A session has one reference to an inode at its home, however many files are open here. So
-//! opening and closing the same inode must not overtake each other: each inode has a gate,
-//! held while its `Open` or `Close` is under way.
+//! A session has one reference to an inode at its home, however many files are open here. So opening and
+//! closing the same inode must not overtake each other: each inode has a gate, a lock that is held while its
+//! `Open` or `Close` is under way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use ramlace_wire::namespace::Opened;
 
 use crate::names::open_inode::{OpenInode, Size};
 
-/// One inode's gate: how many files hold it open here.
+/// The gate of one inode, with the number of files that hold it open here.
 #[derive(Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -25,34 +25,35 @@ struct Gate {
 pub(crate) struct GateState {
     pub(crate) open: Option<Arc<OpenInode>>,
     pub(crate) files: usize,
-    /// The last file here was closed, and the home could not be told yet.
+    /// The last file here was closed, and the home has not been told yet.
     pub(crate) owes_close: bool,
-    /// The gate has left the table; look there again.
+    /// The gate has left the table; look it up again.
     removed: bool,
 }
 
-/// All open inodes of one session. Order of the locks: a gate's `state`, which is held while its home is asked, and then the table of gates,
-/// for a moment: who looks for a gate has let go of the table before waiting at it.
+/// All open inodes of one session. Lock order: a gate's `state`, which is held while its home is asked, and
+/// then the table of gates, for a short time. A thread that looks for a gate releases the table before it
+/// waits for the gate.
 #[derive(Default)]
 pub(crate) struct Inodes {
     gates: Mutex<HashMap<InodeId, Arc<Gate>>>,
-    /// How often a home was told when its inode was written, whatever it said.
+    /// How often any home was told when its inode was written, whatever it answered.
     times_told: AtomicU64,
-    /// `Close`s that were begun, and those that are over.
+    /// `Close`s that were begun, and those that have ended.
     closes_begun: AtomicU64,
     closes_over: AtomicU64,
 }
 
-/// A moment at which no `Close` was under way.
+/// A point in time at which no `Close` was under way.
 #[derive(Clone, Copy)]
 pub(crate) struct Quiet(Option<u64>);
 
 impl GateState {
-    /// One more file holds it open, as its home has said.
+    /// One more file holds it open, as its home has answered.
     pub(crate) fn enter(&mut self, opened: &Opened) -> Arc<OpenInode> {
         let info = &opened.info;
         self.files += 1;
-        // The home holds one reference, and now it is this one's.
+        // The home still holds one reference for this session; it belongs to this file now.
         self.owes_close = false;
         let open = match &self.open {
             Some(open) => {
@@ -65,7 +66,8 @@ impl GateState {
         open
     }
 
-    /// The home may have it open for this session, or may open it yet: it is to hear of a close, unless a file is open here.
+    /// The home may have it open for this session, or may open it yet: it is to be told to close it, unless a
+    /// file is open here.
     pub(crate) fn owe_close(&mut self, inode: InodeId) {
         if self.files == 0 {
             self.owes_close = true;
@@ -76,7 +78,7 @@ impl GateState {
 }
 
 impl Inodes {
-    /// Runs `work` with the inode's gate held; drops the gate afterwards when nobody has it open.
+    /// Runs `work` with the inode's gate held; drops the gate afterwards when no file has the inode open.
     pub(crate) fn with_gate<T>(
         &self,
         inode: InodeId,
@@ -132,22 +134,22 @@ impl Inodes {
         result
     }
 
-    /// A `Close` is sent.
+    /// A `Close` is about to be sent.
     pub(crate) fn close_begins(&self) {
         self.closes_begun.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It was answered or given up.
+    /// The `Close` was answered or abandoned.
     pub(crate) fn close_is_over(&self) {
         self.closes_over.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A home was told when its inode was written, whatever it said.
+    /// A home was told when its inode was written, whatever it answered.
     pub(crate) fn note_times_told(&self) {
         self.times_told.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How often that was.
+    /// The number of calls of `note_times_told`.
     pub(crate) fn times_told(&self) -> u64 {
         self.times_told.load(Ordering::Acquire)
     }
@@ -171,7 +173,7 @@ impl Inodes {
         state.open.clone()
     }
 
-    /// The same, unless another thread opens or closes it at this moment: then `None`.
+    /// The same, unless another thread opens or closes the inode at the moment: then `None`.
     pub(crate) fn try_find(&self, inode: InodeId) -> Option<Option<Arc<OpenInode>>> {
         let Some(gate) = self.gates.lock().get(&inode).cloned() else { return Some(None) };
         let state = gate.state.try_lock()?;

@@ -1,4 +1,5 @@
-//! Opening and closing inodes at their homes, and telling homes when they were written ([`crate::names::gates`]).
+//! Opening and closing inodes at their homes, and telling homes when they were written
+//! ([`crate::names::gates`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,26 +21,26 @@ use crate::names::rights::Rights;
 use crate::session::owed::{Heard, Message};
 use crate::session::retry::{is_unanswered, is_unheard};
 
-/// How long dropping a file may wait for its home to hear of it; the heart does the rest.
+/// How long the drop of a file may wait for its home; after that the heartbeat thread tells it.
 const DROP_MILLIS_MAX: u64 = 250;
 
-/// One open file's share of its inode; gives it back when it is dropped.
+/// One open file's share of its inode, released when it is dropped.
 pub(crate) struct Handle {
     pub(crate) session: Arc<Client>,
     pub(crate) open: Arc<OpenInode>,
     closed: Mutex<bool>,
-    /// The number by which it holds locks; 0: it never did.
+    /// The owner number of its locks; 0: it never had any.
     lock_owner: AtomicU64,
 }
 
 impl Handle {
-    /// Gives the share back; the last one sends `Close`. What the home has not heard of by the
-    /// deadline it hears from the heart.
+    /// Releases the share; the last one sends `Close`. What the home has not been told by the deadline, the
+    /// heartbeat thread tells it.
     pub(crate) fn close(&self) -> Result<()> {
         self.close_by(self.session.deadline())
     }
 
-    /// The number by which it holds locks.
+    /// The owner number of its locks.
     pub(crate) fn lock_owner(&self) -> u64 {
         let known = self.lock_owner.load(Ordering::Acquire);
         if known != 0 {
@@ -67,12 +68,13 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The end of the session closes all that was not written and that no kernel maps.
+        // The end of the session closes every inode that was not written and that no kernel maps.
         let told = self.open.written() == 0 && !self.open.with_kernel.load(Ordering::Acquire);
         let matters = !(self.session.ends() && told);
         let answers = matters && self.session.answers(self.open.inode.slot());
         let patience = if answers { DROP_MILLIS_MAX } else { 0 };
-        // There is nobody to tell, and whoever drops a file (a collector of garbage, say) must not wait.
+        // A drop cannot report errors, and the thread that drops a file (a garbage collector, say) must not
+        // wait for long.
         let _ = self.close_by(Instant::now() + Duration::from_millis(patience));
     }
 }
@@ -91,8 +93,8 @@ impl Client {
         Ok((self.handle(open), opened))
     }
 
-    /// Takes in an inode that was opened at its home by its name; `quiet` is of before. What the home says of it comes back, as it is while
-    /// it is open here.
+    /// Enters an inode that was opened at its home by its name; `quiet` was taken before. Returns the home's
+    /// answer, as it holds while the inode is open here.
     pub(crate) fn adopt(
         self: &Arc<Client>,
         opened: Opened,
@@ -105,7 +107,8 @@ impl Client {
             if opened.created || self.inodes.quiet_since(quiet) {
                 return Ok((gate.enter(&opened), opened));
             }
-            // It was there before, and this process may have closed it after it was opened: meanwhile it may have got another mode.
+            // It was open here before, and this process may have closed it after this open: meanwhile its
+            // mode may have changed.
             let request = Open { inode, read: rights.read, write: rights.write, run: false };
             let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
                 self.note_unanswered_open(gate, inode, error);
@@ -132,14 +135,14 @@ impl Client {
         })
     }
 
-    /// The home is to hear of a close later, where it is not to hear it now.
+    /// The home is to be told of a close later, unless it is to be told now.
     fn owe_close_of(&self, gate: &GateState, inode: InodeId) {
         if gate.owes_close {
             self.owe(Message::Close(inode));
         }
     }
 
-    /// Tells the home that the inode's last file here was closed, or notes that this is to be done.
+    /// Tells the home that the inode's last file here was closed, or leaves that to the outbox.
     fn close_last(
         self: &Arc<Client>,
         gate: &mut GateState,
@@ -154,7 +157,7 @@ impl Client {
         } else if deadline <= Instant::now() {
             Err(Error::new(ErrorKind::TimedOut, "its home did not answer a moment ago"))
         } else {
-            // One that is given up here is done before the next change of the slot, or never.
+            // A `Close` that is abandoned here is done before the next change of the slot, or never.
             self.inodes.close_begins();
             let closed = self.change(open.inode.slot(), &request, deadline);
             self.inodes.close_is_over();
@@ -172,7 +175,8 @@ impl Client {
         closed
     }
 
-    /// The home may have opened the inode, or may open it yet: it is told of the close when it answers again.
+    /// An open was not answered: the home may have opened the inode, or may open it yet. It is told of the
+    /// close when it answers again.
     fn note_unanswered_open(&self, gate: &mut GateState, inode: InodeId, error: &Error) {
         if is_unanswered(error) {
             gate.owe_close(inode);
@@ -180,8 +184,8 @@ impl Client {
         }
     }
 
-    /// Tells a home of a file that was closed meanwhile, unless it was opened again; `opened`: or of one that the session has open there, by
-    /// which none may be open here.
+    /// Tells a home that an inode was closed, unless it was opened again. `opened`: that the session has it
+    /// open there because of an abandoned request, while no file may be open here.
     pub(crate) fn tell_closed(
         self: &Arc<Client>,
         inode: InodeId,
@@ -195,7 +199,7 @@ impl Client {
             match gate.open.clone() {
                 Some(open) if gate.owes_close => {
                     let closed = self.close_last(gate, &open, deadline);
-                    // An answer that says no means that it was closed already.
+                    // A refusal means that it was closed already.
                     if gate.owes_close { closed } else { Ok(()) }
                 }
                 _ => Ok(()),
@@ -204,16 +208,17 @@ impl Client {
         told.map_or(Ok(Heard::NotYet), |told| told.map(|()| Heard::Yes))
     }
 
-    /// Takes in a size that was learned for an inode that may be open here.
+    /// Learns the size of an inode that may be open here.
     pub(crate) fn learn_size(&self, inode: InodeId, generation: Generation, size: u64) {
         if let Some(open) = self.inodes.find(inode) {
             open.learn(Size { generation, size });
         }
     }
 
-    /// A lane has refused this permit: another one, if the home has one by now, because the pool's secret has changed.
+    /// A lane has refused this permit: asks the home for another one, which there is if the pool's secret has
+    /// changed.
     ///
-    /// Errors: those of the home. While it is down nobody knows whether the permit is an old one.
+    /// Errors: those of the home. While the home is down, it is not known whether the permit is outdated.
     pub(crate) fn renew_permit(
         self: &Arc<Client>,
         inode: InodeId,
@@ -227,26 +232,26 @@ impl Client {
         Ok(open.permit().filter(|permit| Some(*permit) != refused))
     }
 
-    /// What proves to lanes that the session has an inode open for writing, if it has.
+    /// The permit that proves to lanes that the session has an inode open for writing, if there is one.
     pub(crate) fn permit_to_write(&self, inode: InodeId) -> Option<Permit> {
         let permit = self.inodes.find(inode)?.permit()?;
         (permit.write != Permit::default().write).then_some(permit)
     }
 
-    /// The inode was written without its home: the heart tells it within a second.
+    /// The inode was written without its home: the heartbeat thread tells it within a second.
     pub(crate) fn touch(&self, open: &OpenInode) {
         open.written.fetch_max(now().nanos, Ordering::AcqRel);
         self.owe_times_of(open);
     }
 
-    /// The home has yet to hear when the inode was written.
+    /// Leaves it to the outbox to tell the home when the inode was written.
     fn owe_times_of(&self, open: &OpenInode) {
         if !open.owes_times.swap(true, Ordering::AcqRel) {
             self.owe(Message::Times(open.inode));
         }
     }
 
-    /// Forgets when this process wrote to an inode: its times are being set by hand.
+    /// Forgets when this process wrote to an inode, because its times are being set explicitly.
     pub(crate) fn forget_times(&self, inode: InodeId) {
         if let Some(open) = self.inodes.find(inode) {
             open.clean();
@@ -258,14 +263,14 @@ impl Client {
         self.inodes.times_told()
     }
 
-    /// Whether a home has yet to hear when this process last wrote to an inode. What a home said since
-    /// `told` lacks it also when it has heard meanwhile.
+    /// Whether a home may not know yet when this process last wrote to an inode. This includes the case that
+    /// it was told after `told`: what it answered in between lacks that time.
     pub(crate) fn owes_times(&self, inode: InodeId, told: u64) -> bool {
         let owes = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_none();
         self.inodes.find(inode).is_some_and(owes) || self.times_told() != told
     }
 
-    /// Tells the home when this process last wrote to an inode, if it has not heard yet.
+    /// Tells the home when this process last wrote to an inode, unless it knows.
     pub(crate) fn push_times(self: &Arc<Client>, inode: InodeId) -> Result<()> {
         match self.inodes.find(inode) {
             Some(open) => self.push_times_of(&open, self.deadline()),
@@ -273,7 +278,8 @@ impl Client {
         }
     }
 
-    /// The same for the heart, which waits for nobody who is just telling it, or opens or closes the inode.
+    /// The same for the heartbeat thread, which does not wait for a thread that is telling the home, or opens
+    /// or closes the inode.
     pub(crate) fn tell_times(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<Heard> {
         let open = match self.inodes.try_find(inode) {
             None => return Ok(Heard::NotYet),
@@ -281,26 +287,26 @@ impl Client {
             Some(Some(open)) => open,
         };
         let Some(_telling) = open.telling.try_lock() else { return Ok(Heard::NotYet) };
-        // What is written from here on is owed anew.
+        // Later writes make a new message.
         open.owes_times.swap(false, Ordering::AcqRel);
         match self.tell_written(&open, deadline) {
             Ok(()) => Ok(Heard::Yes),
             Err(_) if self.is_ended() => Ok(Heard::Yes),
             Err(error) => {
                 open.owes_times.store(true, Ordering::Release);
-                // A home that hears and refuses this keeps no other file waiting.
+                // A home that refuses this must not delay the messages of other files.
                 if is_unheard(&error) { Err(error) } else { Ok(Heard::NotYet) }
             }
         }
     }
 
     fn push_times_of(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
-        // Who comes while another is telling it waits until the home has heard.
+        // If another thread is telling the home, waits until it has.
         let _telling = open.telling.lock();
         self.tell_written(open, deadline).inspect_err(|_| self.owe_times_of(open))
     }
 
-    /// Tells a home when its inode was written, unless it has heard. The caller holds `telling`.
+    /// Tells a home when its inode was written, unless it knows. The caller holds `telling`.
     fn tell_written(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         let Some(written) = open.take_written() else { return Ok(()) };
         let request = SetAttributes {
@@ -308,7 +314,7 @@ impl Client {
             times: TimeReason::Wrote,
             ..SetAttributes::nothing(open.inode)
         };
-        // Whoever wrote: the session has it open for writing.
+        // For no user: that the session has it open for writing is enough.
         let told = for_nobody(|| self.change(open.inode.slot(), &request, deadline));
         self.inodes.note_times_told();
         told.map(drop).inspect_err(|_| open.put_back(written))
@@ -327,7 +333,7 @@ fn check_file(info: &InodeInfo) -> Result<()> {
     }
 }
 
-/// The present moment, after 1970.
+/// The present time, which is after 1970.
 pub(crate) fn now() -> Timestamp {
     // By the C library: rustix looks for the vDSO itself, and crashes where valgrind has hidden it.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

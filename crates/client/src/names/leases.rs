@@ -1,5 +1,6 @@
-//! Leases: what this process may believe for a short while without asking. What is believed is the caller's: see [`Pool::hear_recalls`]. That
-//! some are over is heard by [`crate::listening`]; leases on bytes are when [`crate::bytes::data_leases`] say so.
+//! Leases: what this process may cache for a short while without asking. The cache itself is the caller's:
+//! see [`Pool::hear_recalls`]. [`crate::listening`] receives their recalls; leases on bytes last as
+//! [`crate::bytes::data_leases`] describes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,30 +13,34 @@ use crate::hearers::{OnBroken, OnDoubt, OnRecall};
 use crate::names::renewals::Renewed;
 use crate::{Pool, Raw};
 
-/// How long an answer to a renewal may take: each file can be asked for instead.
+/// How long the reply to a renewal may take: each file can be asked for instead.
 const RENEWAL_MILLIS_MAX: u64 = 100;
 
 impl Pool {
-    /// From now on leases are asked for, and `on_recall` ends what is believed by them: by every thread that hears of
-    /// recalls, perhaps at once. Said once; a second time changes nothing.
+    /// From now on leases are requested, and `on_recall` invalidates what is cached under them. It is called
+    /// by every thread that receives recalls, perhaps by several at once. Can be set once; a second call has
+    /// no effect.
     pub fn hear_recalls(&self, on_recall: OnRecall) {
         let _ = self.hearers().on_recall.set(on_recall);
     }
 
-    /// From now on `on_broken` hears of promises that were not kept as they were told. Said once.
+    /// From now on `on_broken` is called about promises that were not kept as they were answered. Can be set
+    /// once.
     pub fn hear_broken(&self, on_broken: OnBroken) {
         let _ = self.hearers().on_broken.set(on_broken);
     }
 
-    /// From now on `on_doubt` hears of changes that were not answered in time, before whoever asked for them does. Said once.
+    /// From now on `on_doubt` is called about changes that were not answered in time, before their callers
+    /// return. Can be set once.
     pub fn hear_doubts(&self, on_doubt: OnDoubt) {
         let _ = self.hearers().on_doubt.set(on_doubt);
     }
 }
 
 impl Raw<'_> {
-    /// The entry `name` of a directory, if there is one, with leases on the attributes that come and, wanted, on the directory's
-    /// `names`. They last for [`ramlace_base::limits::LEASE_MILLIS`] from before this call.
+    /// The entry `name` of a directory, if there is one, with leases on the attributes that are returned and,
+    /// if wanted, on the directory's `names`. They last for [`ramlace_base::limits::LEASE_MILLIS`], counted
+    /// from before this call.
     pub fn lease_name(self, parent: InodeId, name: &Name, names: bool) -> Result<NameLeased> {
         let session = self.pool.session()?;
         let request = LeaseName { parent, name: name.clone(), names };
@@ -45,7 +50,8 @@ impl Raw<'_> {
         })
     }
 
-    /// Everything about an inode with this process's latest writes, and leases as [`Raw::lease_name`] has them.
+    /// Everything about an inode with this process's latest writes, and leases as [`Raw::lease_name`] gives
+    /// them.
     pub fn lease_attributes(self, inode: InodeId, names: bool) -> Result<AttributesLeased> {
         let session = self.pool.session()?;
         session.push_times(inode)?;
@@ -54,14 +60,14 @@ impl Raw<'_> {
         if leased.info.partitions.is_empty() {
             return Ok(leased);
         }
-        // Its home knows a part of it.
+        // Its home knows only a part of it.
         Ok(AttributesLeased { info: session.whole_info(inode)?, attributes: false, names: false })
     }
 }
 
 impl Raw<'_> {
-    /// Leases that the server of an inode has renewed a moment ago, or is asked to renew now; `None`: what is kept by
-    /// them has to be asked for. Whoever does not `wait` has `None` while another asks.
+    /// Leases that the server of an inode has renewed recently, or renews now; `None`: what is cached under
+    /// them has to be asked for. A caller that does not `wait` gets `None` while another thread asks.
     pub fn renew_leases(self, inode: InodeId, wait: bool) -> Option<Renewed> {
         self.pool.session().ok()?.renew_leases(inode.slot(), wait)
     }
@@ -77,7 +83,7 @@ impl Client {
         })
     }
 
-    /// Makes sure that somebody hears of what a slot's server recalls.
+    /// Makes sure that a thread listens to the recalls of a slot's server.
     pub(crate) fn hear_recalls_of(self: &Arc<Client>, slot: Slot) -> Result<()> {
         if self.hearers.on_recall.get().is_none() {
             return Ok(());

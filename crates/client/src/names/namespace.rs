@@ -14,7 +14,7 @@ use crate::names::raw::Raw;
 use crate::pool::locator::ShownPath;
 use crate::{File, OpenOptions, Pool};
 
-/// Which attributes [`Pool::set_attributes`] changes: what is `Some`.
+/// The attributes that [`Pool::set_attributes`] changes: those that are `Some`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChanges {
     /// Permission bits, 0o7777 at most.
@@ -27,7 +27,7 @@ pub struct AttributeChanges {
     pub accessed: Option<ramlace_base::Timestamp>,
     /// Last change of content.
     pub modified: Option<ramlace_base::Timestamp>,
-    /// The times are the present moment: also who may write sets them so, and not the owner alone.
+    /// The times are the present moment: users that may write can set them so, not only the owner.
     pub now: bool,
 }
 
@@ -51,18 +51,18 @@ impl Pool {
         }
     }
 
-    /// Creates a directory; a `mode` without a umask counts as it is.
+    /// Creates a directory; a `mode` without a umask is used as it is.
     pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: impl Into<NewMode>) -> Result<Attributes> {
         let (path, mode) = (path.as_ref(), mode.into());
         self.make_entry(path, |raw, parent, name| Ok(raw.make_directory(parent, name, mode)?.attributes))
     }
 
-    /// Creates a directory and those above it that are missing; one that is there is fine.
+    /// Creates a directory and its missing parents; existing ones are no error.
     pub fn mkdir_all(&self, path: impl AsRef<[u8]>, mode: impl Into<NewMode>) -> Result<()> {
         let (path, mode) = (path.as_ref(), mode.into());
         let raw = self.raw();
         resolve_making(&raw, path, |parent, name| match raw.make_directory(parent, name, mode) {
-            // Another client may make the same tree at this moment.
+            // Another client may make the same tree at the same time.
             Err(error) if error.kind() == ErrorKind::Exists => raw.lookup(parent, name),
             made => {
                 let inode = made?.attributes.inode;
@@ -81,7 +81,7 @@ impl Pool {
     /// Removes an entry that is no directory.
     pub fn unlink(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
-        // The server finds out what is there, but where a slash behind the name wants a directory.
+        // The server finds out what is there, except where a slash behind the name requires a directory.
         if self.at_entry(path, |raw, parent, name| raw.unlink(parent, name))?.is_some() {
             return Ok(());
         }
@@ -92,8 +92,8 @@ impl Pool {
         self.raw().unlink(parent, &name).map_err(|error| error.context(ShownPath(path)))
     }
 
-    /// Gives what `old` names the name `new`; links at their ends are not followed. An entry that
-    /// has the new name is replaced, kept (`Exists`) or exchanged, as `mode` says.
+    /// Gives what `old` names the name `new`; links at their ends are not followed. An entry that has the new
+    /// name is replaced, kept (`Exists`) or exchanged, as `mode` says.
     pub fn rename(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
         let (old, new) = (old.as_ref(), new.as_ref());
         let tell = |error: Error| error.context(format!("{} to {}", ShownPath(old), ShownPath(new)));
@@ -103,7 +103,7 @@ impl Pool {
         else {
             return Err(ends_in_no_name(new));
         };
-        // A slash behind a name wants a directory there, also one that the rename puts there.
+        // A slash behind a name requires a directory, also for an entry that the rename puts there.
         let there = there.map(|there| there.kind).filter(|_| mode == RenameMode::Exchange);
         if slash && there.unwrap_or(found.kind) != FileKind::Directory {
             return Err(tell(Error::new(ErrorKind::NotDirectory, "what is renamed is no directory")));
@@ -135,7 +135,8 @@ impl Pool {
             .map_err(|error| error.context(ShownPath(path)))
     }
 
-    /// One directory after the other on a stack of its own: trees may be deeper than stacks.
+    /// Keeps one directory after the other on a stack of its own: trees may be deeper than the thread's stack
+    /// allows.
     fn remove_entry(&self, parent: InodeId, name: &Name, inode: InodeId, kind: FileKind) -> Result<()> {
         let mut stack = vec![(parent, name.clone(), inode, kind)];
         while let Some((parent, name, inode, kind)) = stack.last().cloned() {
@@ -145,18 +146,18 @@ impl Pool {
                 continue;
             }
             let page = match self.raw().read_directory(inode, 0, limits::READDIR_ENTRIES_MAX) {
-                // Someone else removed it meanwhile.
+                // Another client removed it meanwhile.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
                     stack.pop();
                     continue;
                 }
-                // Nothing is left beside what was lost, and that is gone.
+                // The directory has nothing left besides what was lost, and that is gone.
                 Err(error) if error.kind() == ErrorKind::Lost => Vec::new(),
                 page => page?.entries,
             };
             if page.is_empty() {
                 match forgive_missing(self.raw().remove_directory(parent, &name)) {
-                    // An entry was made between the two requests: look again.
+                    // An entry was made between the two requests: list it again.
                     Err(error) if error.kind() == ErrorKind::NotEmpty => continue,
                     other => other?,
                 }
@@ -174,8 +175,9 @@ impl Pool {
         self.make_entry(path, |raw, parent, name| Ok(raw.symlink(parent, name, target.as_ref())?.attributes))
     }
 
-    /// Creates a named pipe, a socket's address or a device (which takes the super-user); a `mode` without a
-    /// umask counts as it is, `device` is what [`ramlace_wire::DeviceNumbers`] encodes, and 0 for others.
+    /// Creates a named pipe, a socket's address or a device (which takes the super-user). A `mode` without a
+    /// umask is used as it is. `device` is as [`ramlace_wire::DeviceNumbers`] encodes it, and 0 for other
+    /// kinds.
     pub fn make_node(
         &self,
         path: impl AsRef<[u8]>,
@@ -209,14 +211,14 @@ impl Pool {
         Ok(ReadDir { path: path.to_vec(), plus: false, ..self.entries_of(inode) })
     }
 
-    /// The same, with the attributes of entries that live on other servers too, as far as they can be
-    /// had: a request for each of these servers and page, and not one for each entry.
+    /// The same, with the attributes of entries that live on other servers too, as far as they can be had:
+    /// with one request for each of these servers and page, not for each entry.
     pub fn read_dir_plus(&self, path: impl AsRef<[u8]>) -> Result<ReadDir> {
         Ok(ReadDir { plus: true, ..self.read_dir(path)? })
     }
 
-    /// The entries of a directory by its inode, with their attributes as [`Pool::read_dir_plus`] has them: whoever
-    /// walks a tree need not find each directory by its path from the root.
+    /// The entries of a directory by its inode, with their attributes as in [`Pool::read_dir_plus`]: so a
+    /// caller that walks a tree need not resolve each directory's path from the root.
     #[must_use]
     pub fn entries_of(&self, directory: InodeId) -> ReadDir {
         ReadDir {
@@ -247,16 +249,16 @@ impl Pool {
         self.raw().truncate(inode, size).map_err(|error| error.context(ShownPath(path)))
     }
 
-    /// A file's layout, or what a directory hands down: the `layout` and `hints` of [`Pool::stat`].
+    /// A file's layout, or what a directory's files inherit: the `layout` and `hints` of [`Pool::stat`].
     pub fn get_layout(&self, path: impl AsRef<[u8]>) -> Result<InodeInfo> {
         self.stat(path)
     }
 
-    /// Sets what files made in a directory inherit; or a file's own rules: its mode, which `None` takes away, and whether it reserves its
-    /// memory.
+    /// Sets what files made in a directory inherit; or a file's own rules: its mode, which `None` removes,
+    /// and whether it reserves its memory.
     ///
     /// # Errors
-    /// `Busy` where somebody has the file open and it has others.
+    /// `Busy` where a client has the file open and its rules are to change.
     pub fn set_layout(&self, path: impl AsRef<[u8]>, hints: LayoutHints) -> Result<()> {
         let path = path.as_ref();
         let (inode, kind) = self.find(path, LastLink::Follow)?;
@@ -275,8 +277,9 @@ impl Pool {
             .map_err(|error| error.context(ShownPath(path)))
     }
 
-    /// Refuses a width that no file of this pool can have. A file's lanes lie on servers of their own: more of them than
-    /// servers are never there. To who creates a file a width is a hint, and is narrowed; people who ask for one are told.
+    /// Refuses a width that no file of this pool can have: a file's lanes lie on different servers, so there
+    /// are never more lanes than servers. When a file is created its width is a hint, and is narrowed; people
+    /// who ask for a width explicitly get an error.
     pub fn check_width(&self, hints: LayoutHints) -> Result<()> {
         let Some(width) = hints.width else { return Ok(()) };
         let servers = self.map()?.servers.iter().filter(|entry| !entry.forgotten).count();
@@ -306,7 +309,7 @@ impl Pool {
             Place::Entry { found: None, .. } => return Err(not_found(path)),
         };
         match came.info {
-            // What this process has written, and its home has not heard of, is in no answer of its home.
+            // The home's answer lacks what this process has written and the home does not know yet.
             Some(info) if info.attributes.inode == inode && !session.owes_times(inode, told) => {
                 session.with_allocated(info)
             }
@@ -338,7 +341,7 @@ impl Pool {
         }
     }
 
-    /// An entry that is there; a slash behind its name wants a directory.
+    /// An existing entry; a slash behind its name requires a directory.
     fn named_entry(&self, path: &[u8]) -> Result<(InodeId, Name, Found)> {
         match resolve(&self.raw(), path, LastLink::Keep)? {
             Place::Entry { parent, name, found: Some(found), .. } => Ok((parent, name, found)),
@@ -347,7 +350,7 @@ impl Pool {
         }
     }
 
-    /// An entry that is there; a link is kept even with a slash behind it.
+    /// An existing entry; a link is not followed even with a slash behind it.
     fn old_entry(&self, path: &[u8]) -> Result<(InodeId, Name, Found)> {
         let trimmed = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
         let path = if trimmed == 0 { path } else { &path[..trimmed] };
@@ -362,7 +365,7 @@ impl Pool {
     }
 }
 
-/// Linux says EBUSY of `.`, `..` and the root.
+/// Linux returns EBUSY for `.`, `..` and the root.
 fn ends_in_no_name(path: &[u8]) -> Error {
     Error::new(ErrorKind::Busy, format!("{} ends in no name that could be changed", ShownPath(path)))
 }
@@ -382,7 +385,7 @@ fn forgive_missing(result: Result<()>) -> Result<()> {
 pub struct ReadDir {
     pool: Pool,
     inode: InodeId,
-    /// What was asked for, for messages; empty where it was an inode.
+    /// The path as given, for messages; empty when the directory was given by inode.
     path: Vec<u8>,
     /// With the attributes of all entries.
     plus: bool,

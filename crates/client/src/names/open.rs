@@ -1,4 +1,4 @@
-//! Opening files: what for, what to make when there is none, and where its bytes shall lie.
+//! Opening files: the access wanted, what to create when there is none, and where its bytes shall lie.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_wire::namespace::{Create, CreateUnnamed, NewMode, Open, OpenEntry, Opened};
@@ -21,27 +21,31 @@ pub struct OpenOptions {
     pub read: bool,
     /// Open for writing.
     pub write: bool,
-    /// Create the file when it is not there. A new file is opened as wished, whatever `mode` says.
+    /// Create the file when it is not there. A new file is opened with the access wanted, whatever `mode`
+    /// says.
     pub create: bool,
     /// With `create`: fail when the name is taken.
     pub exclusive: bool,
-    /// Cut the file to nothing; needs `write`.
+    /// Truncate the file to nothing; needs `write`.
     pub truncate: bool,
     /// Every write goes to the end, whatever its offset; implies `write`.
     pub append: bool,
-    /// Permission bits of a new file, and what of them the caller's umask takes away.
+    /// Permission bits of a new file, and the caller's umask.
     pub mode: NewMode,
     /// Where the bytes of a new file shall lie.
     pub hints: LayoutHints,
-    /// On which servers.
+    /// On which servers they shall lie.
     pub placing: Placing,
-    /// Named bytes of a new file.
+    /// Named attributes of a new file.
     pub named: FileAttributes,
-    /// How this open file sees what others change; `None`: coherently. Where the file has a mode of its own that is stricter, that counts.
+    /// The consistency mode of this open file; `None`: coherent. If the file's own mode is stricter, that
+    /// counts.
     ///
-    /// `Relaxed`: what it has read in small pieces it may read again from what this process keeps ([`crate::ConnectOptions::cache_bytes`]),
-    /// whatever others have changed, until [`File::refresh_range`] or until it takes a lock of these bytes. Nobody waits for it.
-    /// `Strict`: every read asks, and nothing of it is mapped or copied into memory, where others would see a store later.
+    /// `Relaxed`: small reads may be answered again from this process's cache
+    /// ([`crate::ConnectOptions::cache_bytes`]), whatever others have changed, until [`File::refresh_range`]
+    /// or until it takes a lock of these bytes. No other client waits for this file. `Strict`: every read
+    /// asks the servers, and nothing of the file is mapped or copied into memory, where others would see a
+    /// store later.
     pub sharing: Option<Mode>,
 }
 
@@ -99,7 +103,7 @@ impl OpenOptions {
         })
     }
 
-    /// The mode of an open file that has this one of its own.
+    /// The mode of an open file, given the file's own mode.
     fn sharing_of(&self, own: Option<Mode>) -> Mode {
         self.sharing.map_or(Mode::Coherent, |asked| asked.or_stricter(own.unwrap_or(asked)))
     }
@@ -117,8 +121,8 @@ impl OpenOptions {
 }
 
 impl Pool {
-    /// All bytes of a file. Those of a small one come with the last step of its path: one request where one
-    /// server has the whole way.
+    /// All bytes of a file. Those of an inline file come with the last step of its path: with a single
+    /// request if one server has all directories of it.
     ///
     /// Errors: as for an open for reading; `OutOfMemory` when they do not fit.
     pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
@@ -128,7 +132,7 @@ impl Pool {
         }
         let file = self.open(path, &OpenOptions::reading())?;
         let mut bytes = Vec::new();
-        // It was so long when it was opened, which is while this call goes on.
+        // The file had this size when it was opened, which was during this call.
         let size = usize::try_from(file.known_size()).unwrap_or(usize::MAX);
         let refuse = |_| Error::new(ErrorKind::NoSpace, format!("there is no memory for {size} bytes"));
         bytes.try_reserve_exact(size).map_err(refuse).map_err(|error| file.tell(error))?;
@@ -138,8 +142,8 @@ impl Pool {
         Ok(bytes)
     }
 
-    /// The same of a file that is small enough; `None` when it is not, or when its server was not on the way:
-    /// open it.
+    /// The same for an inline file; `None` when the file is not inline, or when its server was not among
+    /// those that resolved the path: then open it.
     pub fn read_small(&self, path: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let (_, came) = resolve_with(&self.raw(), path.as_ref(), LastLink::Follow, Wanted::Bytes)?;
         Ok(came.bytes)
@@ -154,7 +158,7 @@ impl File {
         let mut backoff = Backoff::new(pool.session()?.deadline());
         let (mut file, opened) = loop {
             match File::open_once(pool, path, options, rights, unit_min) {
-                // The entry went, or came, between the lookup and the open.
+                // The entry was removed, or created, between the lookup and the open.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Stale | ErrorKind::Retry)
                         && !pool.session()?.is_ended()
@@ -187,7 +191,7 @@ impl File {
         });
         match opened {
             Ok(Some(opened)) => return Ok(opened),
-            // The path ends in no name, or a symbolic link has it: to be followed, but for O_EXCL.
+            // The path does not end in a name, or names a symbolic link: it is followed, except with O_EXCL.
             Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::Loop && !options.exclusive => {}
             Err(error) => return Err(error),
@@ -245,7 +249,7 @@ impl File {
         }
     }
 
-    /// It is there, and lives elsewhere: a name keeps its inode's number when it moves.
+    /// The entry exists, and its inode lives in another slot: an inode keeps its number when its name moves.
     fn open_elsewhere(raw: Raw<'_>, parent: InodeId, name: &Name, rights: Rights) -> Result<(File, Opened)> {
         let found = raw.lookup(parent, name).map_err(come_again)?;
         File::open_inode(raw.pool, found.inode, rights)
@@ -279,7 +283,7 @@ impl File {
     }
 }
 
-/// The name went between the create and the look at it: the same create finds it free.
+/// The name was removed between the create and the lookup: the same create finds it free.
 fn come_again(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Error::new(ErrorKind::Retry, error.message()),

@@ -1,4 +1,4 @@
-//! What this process knows of an inode that it holds open: its size, its times, and what proves that it may use it.
+//! What this process knows of an inode that it holds open: its size, its times, and its permit.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
@@ -21,21 +21,22 @@ pub(crate) struct Size {
 pub(crate) struct OpenInode {
     pub(crate) inode: InodeId,
     size: Mutex<Size>,
-    /// Its bytes live with it as far as is known; when they do not any more, they never will again.
+    /// The file is inline as far as is known; once it is not, it never will be again.
     inline: AtomicBool,
-    /// The epoch since which its lanes have what they were given; later where it went there later.
+    /// The epoch from which on its lanes have what was written to them; a promotion sets it later.
     since: AtomicU32,
-    /// When it was last written without the home hearing of it, in nanoseconds; 0: never.
+    /// When it was last written without the home's knowledge, in nanoseconds; 0: never.
     pub(crate) written: AtomicI64,
-    /// A message is owed to the home that tells it.
+    /// The outbox has a message that tells the home.
     pub(crate) owes_times: AtomicBool,
-    /// Held while the home is told of that.
+    /// Held while the home is told.
     pub(crate) telling: Mutex<()>,
-    /// What proves to its lanes for what the session of a host has it open.
+    /// The permit that proves to its lanes for what a host's session has it open.
     pub(crate) permit: HeldPermit,
-    /// Lanes whose files servers of this machine have handed out.
+    /// Lanes whose descriptors servers of this machine have given out.
     pub(crate) near: NearLanes,
-    /// Whether its home may believe that a kernel maps it. The end of a session leaves that so: programs may map it still.
+    /// Whether its home may assume that a kernel maps it. This outlasts the session's end: programs may still
+    /// map it.
     pub(crate) with_kernel: AtomicBool,
 }
 
@@ -65,23 +66,23 @@ impl OpenInode {
         *self.size.lock()
     }
 
-    /// Whether its bytes live with it, as far as is known here.
+    /// Whether it is inline, as far as is known here.
     pub(crate) fn is_inline(&self) -> bool {
         self.inline.load(Ordering::Acquire)
     }
 
-    /// Its bytes are in its lanes, for ever.
+    /// It was promoted to its lanes, for ever.
     pub(crate) fn goes_to_lanes(&self, since: Epoch) {
         self.since.fetch_max(since.0, Ordering::AcqRel);
         self.inline.store(false, Ordering::Release);
     }
 
-    /// The epoch since which its lanes have what they were given.
+    /// The epoch from which on its lanes have what was written to them.
     pub(crate) fn lanes_since(&self) -> Epoch {
         Epoch(self.since.load(Ordering::Acquire))
     }
 
-    /// Takes in everything that the home said.
+    /// Learns everything that the home has answered.
     pub(crate) fn learn_info(&self, info: &InodeInfo) {
         if !info.inline {
             self.goes_to_lanes(lanes_since(info));
@@ -89,7 +90,7 @@ impl OpenInode {
         self.learn(Size { generation: info.attributes.generation, size: info.attributes.size });
     }
 
-    /// Takes in what the home said of the size. Answers overtake each other: the newest generation wins,
+    /// Learns the size that the home has answered. Replies overtake each other: the newest generation wins,
     /// and within one a size only grows.
     pub(crate) fn learn(&self, told: Size) {
         let mut known = self.size.lock();
@@ -105,7 +106,7 @@ impl OpenInode {
         self.permit.allows_writing()
     }
 
-    /// What requests about its lanes bring along.
+    /// The permit that is sent with requests to its lanes.
     pub(crate) fn permit(&self) -> Option<Permit> {
         self.permit.get()
     }
@@ -115,7 +116,7 @@ impl OpenInode {
         self.written.store(0, Ordering::Release);
     }
 
-    /// When it was written, if the home has not heard; whoever takes it tells the home.
+    /// When it was written, unless the home knows; a caller that takes it tells the home.
     pub(crate) fn take_written(&self) -> Option<Timestamp> {
         match self.written.swap(0, Ordering::AcqRel) {
             0 => None,
@@ -123,7 +124,7 @@ impl OpenInode {
         }
     }
 
-    /// The home did not hear: puts the time back unless there is a later one.
+    /// The home was not reached: puts the time back unless there is a later one.
     pub(crate) fn put_back(&self, written: Timestamp) {
         self.written.fetch_max(written.nanos, Ordering::AcqRel);
     }
@@ -132,13 +133,13 @@ impl OpenInode {
         self.written.load(Ordering::Acquire)
     }
 
-    /// The home heard of a write that began after `before` was read.
+    /// The home knows of a write that began after `before` was read.
     pub(crate) fn clean_if(&self, before: i64) {
         let _ = self.written.compare_exchange(before, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
-/// The epoch since which the lanes of an inode have what they were given.
+/// The epoch from which on the lanes of an inode have what was written to them.
 pub(crate) fn lanes_since(info: &InodeInfo) -> Epoch {
     info.layout.map_or(Epoch(0), |layout| layout.created)
 }

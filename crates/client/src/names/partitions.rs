@@ -1,9 +1,10 @@
-//! Directories that are spread over slots: which slot has an entry, and what all of them say together.
+//! Spread directories: which slot has an entry, and what all slots say together.
 //!
-//! A directory is believed to be whole, or spread as it was last seen to be. Whoever asks the wrong slot is
-//! told `Spread`, asks the directory's home how it is, and goes on. The home names the slots of partitions
-//! that are there: one that then knows nothing of its partition has lost it. What is left of such a directory stays
-//! in reach: a listing goes past what was lost and tells of it at its end, attributes are those of what is there.
+//! A directory is assumed to be whole, or spread as it was last known to be. A request to the wrong slot is
+//! answered `Spread`; then the directory's home is asked for the partitions, and the request repeated. The
+//! home names the slots of existing partitions: a slot that then knows nothing of its partition has lost it.
+//! The rest of such a directory stays accessible: a listing skips what was lost and reports the loss at its
+//! end, and attributes are those of what is there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::names::spreads::Partitions;
 
-/// How often a home may name a slot that knows nothing of its partition until that was lost.
+/// How often a home may name a slot that does not know its partition before the partition counts as lost.
 const REPEATED_MAX: usize = 3;
 
 /// What one call has learned of directories.
 struct Lesson {
     learned: HashMap<InodeId, Partitions>,
-    /// Answers that taught nothing.
+    /// Answers that brought nothing new.
     repeated: usize,
     backoff: Backoff,
     deadline: Instant,
@@ -33,7 +34,7 @@ impl Lesson {
         Lesson { learned: HashMap::new(), repeated: 0, backoff: Backoff::new(deadline), deadline }
     }
 
-    /// A slot had no entries of one of these directories: asks their homes which slots have.
+    /// A slot had no entries of one of these directories: asks their homes which slots have them.
     fn learn(&mut self, session: &Arc<Client>, directories: &[InodeId], error: Error) -> Result<()> {
         let mut new = false;
         for directory in directories {
@@ -46,7 +47,7 @@ impl Lesson {
         if new {
             return Ok(());
         }
-        // Between the two questions it may have been made whole and spread again. Once.
+        // Once is allowed: between the two requests the directory may have been made whole and spread again.
         self.repeated += 1;
         if self.repeated >= REPEATED_MAX {
             return Err(lost_partition(directories, error.message()));
@@ -56,9 +57,9 @@ impl Lesson {
 }
 
 impl Client {
-    /// Keeps what a home says of a directory.
+    /// Stores the partitions that a home has answered.
     fn note_partitions(&self, directory: InodeId, info: &InodeInfo) -> Partitions {
-        // From elsewhere: a list of another length could not be counted through.
+        // The answer comes from outside: a list of another length must not be indexed.
         let right = info.partitions.len() == limits::DIRECTORY_PARTITIONS;
         let partitions = right.then(|| Arc::from(info.partitions.as_slice()));
         self.spreads.put(directory, &partitions);
@@ -71,7 +72,7 @@ impl Client {
         Ok(partitions[ramlace_layout::partition_of_name(self.map()?.hash_seed, name)])
     }
 
-    /// Asks the slot that has a name, wherever that is.
+    /// Asks the slot that has a name, after finding it.
     pub(crate) fn in_partition<T>(
         self: &Arc<Client>,
         directory: InodeId,
@@ -109,8 +110,8 @@ impl Client {
         }
     }
 
-    /// Entries of a directory behind a cookie: some, unless there are no more. Where partitions were lost, those
-    /// that are there are listed, and what follows the last entry is the error.
+    /// Entries of a directory behind a cookie: at least one, unless there are no more. Where partitions were
+    /// lost, those that are left are listed, and the error follows the last entry.
     pub(crate) fn read_partitions(
         self: &Arc<Client>,
         inode: InodeId,
@@ -155,7 +156,7 @@ impl Client {
                         if page.entries.is_empty() {
                             return Err(lost_partition(&[inode], "seen while it was listed"));
                         }
-                        // Whoever comes again hears of it.
+                        // The next call returns the error.
                         page.end = false;
                     }
                     return Ok(page);
@@ -164,7 +165,7 @@ impl Client {
         }
     }
 
-    /// Everything about an inode; of a spread directory, what all its slots say together.
+    /// Everything about an inode; for a spread directory, over all its slots.
     pub(crate) fn whole_info(self: &Arc<Client>, inode: InodeId) -> Result<InodeInfo> {
         let mut lesson = Lesson::new(self.deadline());
         loop {
@@ -187,7 +188,7 @@ impl Client {
         }
     }
 
-    /// Adds those partitions that were not lost.
+    /// Adds the partitions that were not lost.
     fn add_what_is_left(self: &Arc<Client>, mut info: InodeInfo) -> Result<InodeInfo> {
         let inode = info.attributes.inode;
         let deadline = self.deadline();
@@ -227,7 +228,7 @@ fn lost_partition(directories: &[InodeId], how: &str) -> Error {
     Error::new(ErrorKind::Lost, text)
 }
 
-/// The slots with partitions of a directory, but for its home's.
+/// The slots with partitions of a directory, except its home's.
 fn other_slots(info: &InodeInfo) -> Vec<Slot> {
     let mut slots = info.partitions.clone();
     slots.retain(|slot| *slot != info.attributes.inode.slot());

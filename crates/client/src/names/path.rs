@@ -1,5 +1,5 @@
-//! From a path to an inode: as many components in one request as one server has, links followed, `..` on
-//! the way.
+//! From a path to an inode: with as many components in one request as one server has, links and `..` resolved
+//! on the way.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
 use ramlace_wire::namespace::{Found, InodeInfo};
@@ -8,40 +8,40 @@ use ramlace_wire::{ErrorBody, FileKind};
 
 use crate::pool::locator::ShownPath;
 
-/// What resolution asks of a pool.
+/// The requests of path resolution.
 pub(crate) trait Tree {
-    /// Where names lead, one after the other, from `parent` on: one of them or more; with what is wanted of
-    /// the last, where it can be had at once.
+    /// Where names lead, one after the other, from `parent` on: one or more of them; with what is `wanted` of
+    /// the last, if it comes without a further request.
     fn walk(&self, parent: InodeId, names: Vec<Name>, wanted: Wanted) -> Result<Walked>;
     /// The target of a symbolic link.
     fn read_link(&self, inode: InodeId) -> Result<Vec<u8>>;
-    /// A path was walked without a link on its way: `above` are the directories passed, the root first.
+    /// A path was resolved without a link on its way: `above` are the directories passed, the root first.
     fn note_way(&self, _path: &[u8], _above: &[InodeId]) {}
 }
 
-/// What comes with the last step, where that is the same request.
+/// What is wanted with the last step, if that is the same request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Nothing,
     /// Everything about the inode.
     Info,
-    /// And the bytes of a file that has them inline.
+    /// That, and the bytes of an inline file.
     Bytes,
 }
 
-/// It came with the last step.
+/// What came with the last step.
 #[derive(Default)]
 pub(crate) struct Came {
     pub(crate) info: Option<InodeInfo>,
     pub(crate) bytes: Option<Vec<u8>>,
 }
 
-/// Where a path ends.
+/// The end of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A directory that the path names without a last name: `/`, `a/..`, `.`.
     Directory(InodeId),
-    /// An entry, or the place where one could be made.
+    /// An entry, or the place where one could be created.
     Entry {
         parent: InodeId,
         name: Name,
@@ -56,12 +56,12 @@ pub(crate) enum Place {
 pub(crate) enum LastLink {
     Follow,
     Keep,
-    /// Nobody looks what is there, if anything is: a caller finds out with its next request. A
-    /// path that ends with a slash is followed.
+    /// It is not looked up whether the last name exists: the caller finds out with its next request. A path
+    /// that ends with a slash is followed.
     Unseen,
 }
 
-/// Walks `path` from the root; a path without a leading slash means the same.
+/// Resolves `path` from the root; a path without a leading slash means the same.
 pub(crate) fn resolve(tree: &impl Tree, path: &[u8], last: LastLink) -> Result<Place> {
     check_path(path)?;
     let mut way = Way::new(tree, path);
@@ -85,8 +85,8 @@ pub(crate) fn resolve_with(
     Ok((place, way.came))
 }
 
-/// Walks `path` and makes the directories that are missing: `make` makes one, or finds the one that
-/// somebody else has made meanwhile.
+/// Resolves `path` and creates missing directories: `make` creates one, or finds one that another client has
+/// created meanwhile.
 pub(crate) fn resolve_making<T: Tree>(
     tree: &T,
     path: &[u8],
@@ -115,12 +115,13 @@ struct Way<'a, T: Tree> {
     above: Vec<InodeId>,
     /// Components still to go, the next one last.
     rest: Vec<Vec<u8>>,
-    /// What is known of the components next in `rest`, the next one last, until one of them leads elsewhere.
+    /// What is already known of the next components in `rest`, the next one last, until one of them leads
+    /// elsewhere.
     ahead: Vec<Result<Found>>,
     links: usize,
     slash: bool,
     wanted: Wanted,
-    /// Of what the last name leads to.
+    /// What came with the last name.
     came: Came,
 }
 
@@ -143,7 +144,7 @@ impl<T: Tree> Way<'_, T> {
     fn push(&mut self, path: &[u8]) {
         let mut components: Vec<&[u8]> =
             path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
-        // A dot at the end says that the path ends in no name; all others say nothing.
+        // A dot at the end means that the path ends in no name; all others can be ignored.
         let ends_in_dot = components.pop_if(|part| part == b".").is_some();
         components.retain(|part| *part != b".");
         components.extend(ends_in_dot.then_some(&b"."[..]));
@@ -154,8 +155,8 @@ impl<T: Tree> Way<'_, T> {
         *self.above.last().expect("the root is never left")
     }
 
-    /// Where `name` leads, which was just taken from `rest`; asks for those behind it along with it, but for
-    /// the last when nobody looks there.
+    /// Where `name` leads, which was just taken from `rest`. The components behind it go in the same request,
+    /// except for the last one if it is not looked up (`unseen`).
     fn step(&mut self, name: &Name, unseen: bool) -> Result<Found> {
         if let Some(known) = self.ahead.pop() {
             return known;
@@ -241,7 +242,7 @@ impl<T: Tree> Way<'_, T> {
         Ok(())
     }
 
-    /// Whether a component is no name: `.` stays, `..` goes up.
+    /// Handles a component that is no name: `.` stays, `..` goes up. Returns whether it is one.
     fn is_dots(&mut self, component: &[u8]) -> bool {
         if component == b".." {
             self.ahead.clear();
@@ -267,7 +268,7 @@ impl<T: Tree> Way<'_, T> {
         if target.starts_with(b"/") {
             self.above.truncate(1);
         }
-        // A link at the end of the path hands its own trailing slash on.
+        // A link at the end of the path passes its own trailing slash on.
         self.slash |= self.rest.is_empty() && target.ends_with(b"/");
         self.push(&target);
         Ok(())
@@ -294,7 +295,7 @@ mod tests {
     }
 
     impl Tree for Model {
-        /// The server of the even inodes knows nothing of the odd ones.
+        /// The server of the even inodes does not know the odd ones.
         fn walk(&self, parent: InodeId, names: Vec<Name>, _: Wanted) -> Result<Walked> {
             self.requests.set(self.requests.get() + 1);
             let mut walked = Walked { steps: Vec::new(), stopped: None, info: None, bytes: None };
@@ -480,7 +481,7 @@ mod tests {
     fn each_server_on_the_way_costs_one_request() {
         let requests = |path: &str, last| {
             let model = model();
-            // Whether there is something, or not.
+            // Succeeds or fails, but does not panic.
             let _ = resolve(&model, path.as_bytes(), last);
             model.requests.get()
         };

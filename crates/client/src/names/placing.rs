@@ -1,4 +1,4 @@
-//! On which servers the bytes of a new file shall lie, where its creator knows who will use them.
+//! On which servers the bytes of a new file shall lie, if its creator knows which machines will use them.
 
 use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_layout::{Part, choose_for_parts, choose_from, name_key};
@@ -6,22 +6,23 @@ use ramlace_wire::{Layout, LayoutHints};
 
 use crate::Pool;
 
-/// On which servers the bytes of a new file shall lie. Those of a small file are where its inode is.
+/// On which servers the bytes of a new file shall lie. An inline file's bytes are where its inode is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Placing {
-    /// On all, in turns, beginning where its name says.
+    /// On all, round robin, beginning at one that follows from its name.
     #[default]
     Usual,
-    /// On those of this machine, where it has any that answer.
+    /// On those of this machine, if it has any that answer.
     Here,
-    /// In turns, beginning with this one, where there is one and it answers.
+    /// Round robin, beginning with this one, if it exists and answers.
     From(ServerId),
-    /// Each part on one server of its machine, as far as that can be; where none of these machines has any, as usual.
+    /// Each part on one server of its machine, as far as possible; if none of these machines has any, as
+    /// usual.
     Parts(Vec<Part>),
 }
 
 impl Placing {
-    /// The layout that the creator chooses by itself; `None` where the server of the inode shall choose it.
+    /// The layout, if the creator chooses it; `None` if the server of the inode shall choose it.
     pub(crate) fn layout(
         &self,
         pool: &Pool,
@@ -32,7 +33,7 @@ impl Placing {
         let session = pool.session()?;
         let is_live = |id| session.server(id).is_ok_and(|server| !server.is_failing());
         let key = name_key(parent, name.as_bytes());
-        // A server that chooses knows what the directory hands down; this one must ask.
+        // A server that chooses knows what the directory's files inherit; this client must ask.
         let hints = || pool.raw().info(parent).map(|directory| hints.or(directory.hints));
         let chosen = match self {
             Placing::Usual | Placing::Here => None,

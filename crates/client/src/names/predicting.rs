@@ -1,5 +1,5 @@
-//! What a slot answers to some changes of files that it has just been told of: worked out here, where the slot is delegated
-//! to this session. It asks no clock. What is not certain is not predicted: such a change is sent, and its answer waited for.
+//! Predicts a slot's answers to some changes of files, if the slot is delegated to this session. It reads no
+//! clock. What is not certain is not predicted: such a change is sent, and its answer waited for.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,12 +9,13 @@ use ramlace_wire::inline::{InlineMode, InlineOutcome, InlineWritten, Promoted, W
 use ramlace_wire::namespace::{Close, Create, EntryLeased, InodeInfo, Opened, SetAttributes, SizeInfo};
 use ramlace_wire::{Attributes, Credentials, FileKind, Layout, LayoutHints};
 
-/// Bits of a mode by which programs run as their owner or group, and directories hand their group down.
+/// The mode bits by which programs run as their owner or group, and directories pass their group on to new
+/// files.
 const SPECIAL_BITS: u16 = 0o7000;
 const SET_ID_BITS: u16 = 0o6000;
 /// The owner may write to a directory and search it.
 const OWNER_WRITES: u16 = 0o300;
-/// Files of which something is known, in one slot.
+/// The number of files of which something is known, in one slot.
 const FILES_MAX: usize = 4_096;
 
 /// What is known of a slot that is delegated to this session.
@@ -24,19 +25,19 @@ pub(crate) struct KnownSlot {
     /// The directory's names are leased.
     names_leased: bool,
     directories: HashMap<InodeId, InodeInfo>,
-    /// Names that were made here.
+    /// Names that were created here.
     made: HashSet<(InodeId, Name)>,
     files: HashMap<InodeId, KnownFile>,
 }
 
 struct KnownFile {
     attributes: Attributes,
-    /// Its bytes live with it, and its lanes will be of this epoch.
+    /// The file is inline, and its lanes will be of this epoch.
     inline: Option<Epoch>,
 }
 
 impl KnownSlot {
-    /// As its server has told.
+    /// From the server's answer.
     pub(crate) fn new(told: &Delegated, names_leased: bool) -> KnownSlot {
         let directory = told.directory.clone();
         KnownSlot {
@@ -49,17 +50,17 @@ impl KnownSlot {
         }
     }
 
-    /// Something else may be known of its files.
+    /// Forgets its files, which may have changed.
     pub(crate) fn forget_files(&mut self) {
         self.files.clear();
     }
 
-    /// Attributes of a small file that was made here: of others their lanes know more.
+    /// Attributes of an inline file that was created here; those of other files depend on their lanes.
     pub(crate) fn attributes(&self, inode: InodeId) -> Option<&Attributes> {
         self.files.get(&inode).filter(|file| file.inline.is_some()).map(|file| &file.attributes)
     }
 
-    /// A new file in a directory that has no such name, as its caller knows.
+    /// Creates a file in a directory; the caller knows that the name is free.
     pub(crate) fn create(&mut self, request: &Create, layout: Layout, at: Timestamp) -> Option<Opened> {
         let who = self.who.clone();
         let directory = self.directories.get(&request.parent)?;
@@ -91,7 +92,7 @@ impl KnownSlot {
         Some(Opened { info, created: true, permit: None, leased, parent: Some(parent) })
     }
 
-    /// Bytes for a small file.
+    /// Writes to an inline file.
     pub(crate) fn write(&mut self, request: &WriteInline, at: Timestamp) -> Option<InlineWritten> {
         let KnownFile { attributes, inline } = self.files.get_mut(&request.inode)?;
         let since = (*inline)?;
@@ -114,7 +115,7 @@ impl KnownSlot {
         Some(InlineWritten { outcome: InlineOutcome::Written, offset, size, since, recall: 0 })
     }
 
-    /// Mode and times of its owner's file.
+    /// Sets mode and times, on behalf of the file's owner.
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes, at: Timestamp) -> Option<Attributes> {
         let attributes = &mut self.files.get_mut(&request.inode)?.attributes;
         let stays = |wanted: Option<u32>, is: u32| wanted.is_none_or(|wanted| wanted == is);
@@ -137,7 +138,7 @@ impl KnownSlot {
         Some(attributes.clone())
     }
 
-    /// The lanes of a file that has no bytes yet are wanted.
+    /// Promotes a file without bytes to its lanes.
     pub(crate) fn promote(&mut self, inode: InodeId) -> Option<Promoted> {
         let KnownFile { attributes, inline } = self.files.get_mut(&inode)?;
         if attributes.size > 0 || attributes.allocated != Some(0) {
@@ -147,7 +148,7 @@ impl KnownSlot {
         Some(Promoted { size: SizeInfo { size: 0, generation: attributes.generation }, since })
     }
 
-    /// A file of which its home has just said this.
+    /// The home has just answered this of a file.
     pub(crate) fn learn_file(&mut self, attributes: &Attributes) {
         let is_ours = self.who.uid == 0 || self.who.uid == attributes.uid;
         if attributes.kind == FileKind::File && is_ours && self.files.len() < FILES_MAX {
@@ -155,7 +156,7 @@ impl KnownSlot {
         }
     }
 
-    /// The session's last open file of the inode is closed.
+    /// Closes the session's last open file of the inode.
     pub(crate) fn close(&mut self, request: &Close, at: Timestamp) -> Option<()> {
         let attributes = &mut self.files.get_mut(&request.inode)?.attributes;
         if let Some(modified) = request.modified {
@@ -166,8 +167,8 @@ impl KnownSlot {
     }
 }
 
-/// Whether a user may make files in a directory, by its mode alone: nothing is known of its access lists, and what it hands down
-/// would have to be known.
+/// Whether a user may create files in a directory, judged by its mode alone: its access lists are not known,
+/// and neither is what its files inherit.
 fn may_make_files(directory: &InodeInfo, who: &Credentials) -> bool {
     let attributes = &directory.attributes;
     let owner_may = attributes.uid == who.uid && attributes.mode & OWNER_WRITES == OWNER_WRITES;

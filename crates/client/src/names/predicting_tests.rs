@@ -1,4 +1,4 @@
-//! What is predicted, beside what a slot answers: the same changes in both.
+//! Predictions compared with a slot's own answers to the same changes.
 
 use ramlace_base::{Epoch, InodeId, Name, Sequence, SessionId, Slot, Timestamp};
 use ramlace_namespace::{Command, Effect, Op, Origin, Reply, SlotState};
@@ -32,7 +32,7 @@ fn some<T>(dice: &mut Dice, value: T) -> Option<T> {
     (dice.roll(2) == 0).then_some(value)
 }
 
-/// A slot, and what a session knows of it to which it is delegated.
+/// A slot, and what is known of it in the session to which it is delegated.
 struct Pair {
     state: SlotState,
     known: KnownSlot,
@@ -61,7 +61,7 @@ impl Pair {
         Pair { state, known, who, layout, sequence: 0, predicted: 0 }
     }
 
-    /// What the slot answers.
+    /// Returns the slot's answer.
     fn apply(&mut self, op: Op, now: Timestamp) -> Reply {
         self.sequence += 1;
         let origin = Origin::Client {

@@ -21,7 +21,7 @@ use crate::names::rights::Rights;
 #[derive(Clone, Copy)]
 pub struct Raw<'a> {
     pub(crate) pool: &'a Pool,
-    /// The path by which entries are changed; none: by their directory alone.
+    /// The path by which entries are changed; empty: by their directory's inode alone.
     pub(crate) way: &'a [Name],
 }
 
@@ -33,20 +33,21 @@ impl Raw<'_> {
         session.in_partition(parent, name, |slot, deadline| session.ask(slot, &request, deadline))
     }
 
-    /// Attributes, layout and named bytes of an inode, with this process's latest writes, and what memory it holds.
+    /// Attributes, layout and named attributes of an inode, with this process's latest writes, and the memory
+    /// that it holds.
     pub fn info(self, inode: InodeId) -> Result<InodeInfo> {
         let session = self.pool.session()?;
         session.push_times(inode)?;
         session.with_allocated(session.whole_info(inode)?)
     }
 
-    /// Bytes of memory that a file holds: asked of its lanes where its home does not know, because it may have holes. While
-    /// the server of a lane does not answer, that lane counts as if it had none.
+    /// Bytes of memory that a file holds. Its lanes are asked if its home does not know, because the file may
+    /// have holes. A lane whose server does not answer counts as if it had none.
     pub fn allocated(self, info: &InodeInfo) -> Result<u64> {
         self.pool.session()?.allocated(info)
     }
 
-    /// Attributes of a file whose making was promised and may not have been sent, as they are; nothing is asked.
+    /// Attributes of a file whose creation was promised and may not have been sent yet; without a request.
     #[must_use]
     pub fn promised_attributes(self, inode: InodeId) -> Option<Attributes> {
         self.pool.session().ok()?.promised_attributes(inode)
@@ -78,7 +79,7 @@ impl Raw<'_> {
         let before = session.before_direct(change.inode.slot());
         let attributes = session.change(change.inode.slot(), change, session.deadline())?;
         session.learn_file(before, &attributes);
-        // A spread directory's home knows of its own entries alone.
+        // A spread directory's home knows only its own entries.
         if attributes.kind == FileKind::Directory {
             Ok(self.info(change.inode)?.attributes)
         } else {
@@ -99,20 +100,20 @@ impl Raw<'_> {
         Ok(attributes)
     }
 
-    /// What a [`Create`] says of the layout, when its server shall choose it: `hints`, with what the
-    /// directory hands down and the pool's usual values where they are silent.
+    /// The layout part of a [`Create`] whose server shall choose the layout: `hints`, else what the
+    /// directory's files inherit, else the pool's defaults.
     pub fn layout_wish(self, hints: LayoutHints) -> Result<LayoutWish> {
         Ok(self.pool.session()?.layout_wish(hints, 0, false))
     }
 
-    /// Creates a file and opens it; opens the one that is there unless the request is exclusive.
-    /// `Retry` when the name goes at this moment: the same call makes it anew.
+    /// Creates a file and opens it; opens an existing one unless the request is exclusive. `Retry` when the
+    /// name is being removed: repeated, the call creates it.
     pub fn create(self, request: &Create) -> Result<(File, Opened)> {
         File::create(self, request)
     }
 
-    /// Opens the file that has a name. `Loop` for a symbolic link, which is not followed; `Retry` when the name goes
-    /// at this moment.
+    /// Opens the file that has a name. `Loop` for a symbolic link, which is not followed; `Retry` when the
+    /// name is being removed.
     pub fn open_entry(self, parent: InodeId, name: &Name, rights: Rights) -> Result<(File, Opened)> {
         File::open_entry(self, parent, name, rights)
     }
@@ -128,13 +129,14 @@ impl Raw<'_> {
         File::open_inode(self.pool, inode, rights)
     }
 
-    /// Opens an inode for a kernel that runs it and shows its bytes to nobody who may not read them.
+    /// Opens an inode for a kernel that executes it, on behalf of a user who may not be allowed to read it.
     pub fn open_to_run(self, inode: InodeId) -> Result<(File, Opened)> {
         File::open_to_run(self.pool, inode)
     }
 
-    /// Creates a symbolic link. The answer brings what the directory is then, with a lease as [`Raw::lease_attributes`] has it, if
-    /// there is one; so do those to the other requests that make an entry.
+    /// Creates a symbolic link. The answer has the directory's new attributes, with a lease as from
+    /// [`Raw::lease_attributes`] if there is one; so do the answers to the other requests that create an
+    /// entry.
     pub fn symlink(self, parent: InodeId, name: &Name, target: &[u8]) -> Result<Made> {
         let request = Symlink { parent, name: name.clone(), target: target.to_vec() };
         self.change_entry(parent, name, &request)
@@ -166,8 +168,8 @@ impl Raw<'_> {
         self.unlink_leasing(parent, name).map(drop)
     }
 
-    /// The same, and what the entry led to; and what the directory is then, with a lease as [`Raw::lease_attributes`] has it, if
-    /// there is one.
+    /// The same; also returns what the entry led to, and the directory's new attributes, with a lease as from
+    /// [`Raw::lease_attributes`] if there is one.
     pub fn unlink_leasing(self, parent: InodeId, name: &Name) -> Result<Unlinked> {
         self.change_entry(parent, name, &Unlink { parent, name: name.clone() })
     }
@@ -195,8 +197,8 @@ impl Raw<'_> {
         self.pool.session().map_or(0, |session| session.times_told())
     }
 
-    /// Whether the home of an inode has yet to hear when this process last wrote to it, or may have heard since `told`: then what it
-    /// said since lacks that.
+    /// Whether the home of an inode does not know yet when this process last wrote to it, or may have been
+    /// told since `told`: then what it answered in between lacks that time.
     #[must_use]
     pub fn owes_times(self, inode: InodeId, told: u64) -> bool {
         self.pool.session().is_ok_and(|session| session.owes_times(inode, told))
@@ -209,7 +211,7 @@ impl Raw<'_> {
         session.in_partition(parent, name, |slot, deadline| session.change(slot, &request, deadline))
     }
 
-    /// Opens what an entry leads to, or what is made with it.
+    /// Opens what an entry leads to, or what is created with it.
     pub(crate) fn open_by_entry<R: Request<Reply = Opened>>(
         self,
         parent: InodeId,
@@ -221,7 +223,7 @@ impl Raw<'_> {
             .in_partition(parent, name, |slot, deadline| session.change_by(self.way, slot, request, deadline))
     }
 
-    /// Changes an entry where its directory has it.
+    /// Changes an entry in the slot that has it.
     pub(crate) fn change_entry<R: Request>(
         self,
         parent: InodeId,
@@ -239,9 +241,9 @@ impl Raw<'_> {
         session.read_partitions(inode, after, entries_max)
     }
 
-    /// The same, each with its attributes as far as they can be had: those that live elsewhere are
-    /// asked for together, in one more request for each server. What is gone by now, and what is with
-    /// a server that does not answer, comes without.
+    /// The same, each with its attributes as far as they can be had: those that live elsewhere are requested
+    /// together, in one more request for each server. An entry that is removed meanwhile, or whose server
+    /// does not answer, comes without.
     pub fn read_directory_plus(self, inode: InodeId, after: u64, entries_max: u32) -> Result<DirectoryPage> {
         let mut page = self.read_directory(inode, after, entries_max)?;
         let session = self.pool.session()?;
@@ -256,7 +258,7 @@ impl Raw<'_> {
         for (server, entries) in missing {
             let inodes = entries.iter().map(|entry| entry.inode).collect();
             let request = GetAttributesMany { inodes };
-            // Whoever needs one that did not come asks for it alone, and hears why.
+            // A caller that needs one of the missing attributes asks for it alone, and gets the error.
             let Ok(reply) = session.ask_server(server, &request, session.deadline()) else { continue };
             for (entry, attributes) in entries.into_iter().zip(reply.attributes) {
                 entry.attributes = attributes.filter(|attributes| attributes.inode == entry.inode);

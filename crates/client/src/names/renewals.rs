@@ -1,7 +1,7 @@
-//! All leases on names and attributes that a server has given, renewed by one question.
+//! Renews all leases on names and attributes that a server has given with one request.
 //!
-//! Asked when somebody wants to go on believing what is kept by them: a mount that is left alone asks nothing. What a server has
-//! recalled, or taken without a word, is not renewed: see [`LeasesRenewed`].
+//! Sent only when a caller wants to go on using what is cached under them: an idle mount sends nothing.
+//! Leases that a server has recalled, or taken back without a recall, are not renewed: see [`LeasesRenewed`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use ramlace_base::{Epoch, Result, ServerId, limits};
 use ramlace_sync::Mutex;
 use ramlace_wire::leases::LeasesRenewed;
 
-/// A renewal is good for those who come so much later.
+/// A renewal also answers callers that come at most this much later.
 const SHARED: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
-/// After a question that came to nothing.
+/// The pause after a request that failed.
 const PAUSE: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
 
 /// Leases that a server has renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// Those that came with answers to questions that left later than this.
+    /// Only those whose replies belong to requests that were sent later than this.
     pub since: Instant,
     /// They last for [`limits::LEASE_MILLIS`] from here, unless they were recalled.
     pub asked: Instant,
@@ -31,38 +31,39 @@ pub(crate) struct Renewals {
     servers: Mutex<HashMap<ServerId, Arc<Standing>>>,
 }
 
-/// Order of the locks: `state`, then `heard`, and that for a moment: who hears of recalls waits for no question.
+/// Lock order: `state`, then `heard`, the latter for a short time: a thread that receives recalls waits for
+/// no request.
 #[derive(Default)]
 struct Standing {
-    /// Held while the server is asked: who comes meanwhile has the same answer.
+    /// Held while the server is asked: callers that come meanwhile share the answer.
     state: Mutex<State>,
     heard: Mutex<Option<Heard>>,
 }
 
-/// What a server's recalls have told.
+/// What is known from a server's recalls.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard {
-    /// The life that told it, the map by which it was asked, and since when both are known.
+    /// The server's incarnation, the map under which it was asked, and since when both are known.
     life: u64,
     epoch: Epoch,
     since: Instant,
-    /// The newest that was done; 0: none.
+    /// The newest recall that is done; 0: none.
     number: u64,
 }
 
-/// What is known of one server's renewals. Pure: the time is handed in.
+/// The state of one server's renewals. Pure: the time is an argument.
 #[derive(Debug, Default)]
 pub struct State {
-    /// By which map the server was asked: by another one it has other slots.
+    /// The map's epoch when the server was asked: under another map it has other slots.
     epoch: Epoch,
-    /// What it has said of itself.
+    /// The counts in its last answer.
     said: Option<Said>,
     renewed: Option<Renewed>,
-    /// A question came to nothing then.
+    /// When a request failed last.
     failed: Option<Instant>,
 }
 
-/// In which life, how often leases had been taken from this session, and when that was heard first.
+/// The incarnation, how often it had taken leases from this session, and when this client first learned that.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     life: u64,
@@ -75,8 +76,8 @@ impl Renewals {
         self.servers.lock().entry(server).or_default().clone()
     }
 
-    /// Leases that a server has renewed a moment ago, or renews now; by another map it is another server. `None` also where another
-    /// asks it, for whoever does not `wait`.
+    /// Leases that a server has renewed recently, or renews now; under another map it counts as another
+    /// server. For a caller that does not `wait`, `None` also while another thread asks.
     pub(crate) fn renew(
         &self,
         (server, epoch): (ServerId, Epoch),
@@ -94,7 +95,8 @@ impl Renewals {
         state.answered(told.ok(), heard, now, Instant::now())
     }
 
-    /// What a server's life has recalled up to this number is done; `None`: that is no news.
+    /// The recalls of a server's incarnation are done up to this number; `None`: there were none in this
+    /// reply.
     pub(crate) fn heard(&self, server: ServerId, (life, epoch): (u64, Epoch), number: Option<u64>) {
         let standing = self.of(server);
         let mut heard = standing.heard.lock();
@@ -103,7 +105,7 @@ impl Renewals {
 }
 
 impl Heard {
-    /// What was heard before, and that a server's life has recalled up to this number, which is done.
+    /// The state after a reply: the recalls of this incarnation are done up to this number.
     pub fn after(
         before: Option<Heard>,
         (life, epoch): (u64, Epoch),
@@ -112,14 +114,14 @@ impl Heard {
     ) -> Heard {
         let before = before.filter(|heard| heard.life == life);
         let done = before.map_or(0, |before| before.number);
-        // By another map it has other slots, and what is leased of them it may never have given.
+        // Under another map it has other slots, whose leases it may never have given.
         let same = before.filter(|before| before.epoch == epoch);
         Heard { life, epoch, since: same.map_or(now, |same| same.since), number: number.unwrap_or(done) }
     }
 }
 
 impl State {
-    /// What is known without a question to the server; `None`: it is to be asked.
+    /// The result without a request to the server; `None`: a request is needed.
     pub fn before_asking(&mut self, epoch: Epoch, now: Instant) -> Option<Option<Renewed>> {
         if self.epoch != epoch {
             *self = State { epoch, ..State::default() };
@@ -130,7 +132,7 @@ impl State {
         self.failed.is_some_and(|failed| now < failed + PAUSE).then_some(None)
     }
 
-    /// What came of a question that left at `asked`.
+    /// A request that was sent at `asked` has ended.
     pub fn answered(
         &mut self,
         told: Option<LeasesRenewed>,
@@ -143,7 +145,7 @@ impl State {
         self.renewed
     }
 
-    /// Takes in an answer to a question of that moment.
+    /// Evaluates the reply to that request.
     fn renew(
         &mut self,
         told: LeasesRenewed,
@@ -158,9 +160,9 @@ impl State {
         let LeasesRenewed { life, taken, .. } = told;
         let since = match (self.said, heard) {
             (Some(said), _) if (said.life, said.taken) == (life, taken) => said.since,
-            // It has never taken any.
+            // It has never taken leases back.
             (_, Some(heard)) if taken == 0 && heard.epoch == self.epoch => heard.since,
-            // What it gave before it may have taken since.
+            // It may have taken back what it gave before.
             _ => now,
         };
         self.said = Some(Said { life, taken, since });

@@ -1,6 +1,6 @@
-//! What an open file may be used for.
+//! The access for which a file is open.
 
-/// What a file is opened for.
+/// The access for which a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// Reading.

@@ -1,4 +1,4 @@
-//! What is known of directories that are spread over slots: the slot of each partition, and which were lost.
+//! What is known of spread directories: the slot of each partition, and which partitions were lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) struct Spreads {
 
 struct Spread {
     slots: Arc<[Slot]>,
-    /// A bit for each partition that was lost, as listings have found.
+    /// A bit for each partition that listings have found to be lost.
     lost: u64,
 }
 const _: () = assert!(limits::DIRECTORY_PARTITIONS <= u64::BITS as usize);
@@ -44,7 +44,7 @@ impl Spreads {
             None => _ = known.remove(&directory),
             Some(partitions) => {
                 if known.len() >= limits::DIRECTORIES_REMEMBERED_MAX && !known.contains_key(&directory) {
-                    // Each costs two requests to learn again: which one goes matters little.
+                    // Relearning one costs two requests, so it hardly matters which one is dropped.
                     if let Some(other) = known.keys().next().copied() {
                         known.remove(&other);
                     }

@@ -1,8 +1,8 @@
-//! Paths of directories that were walked before: a change of an entry goes by such a path in one request.
+//! Known paths of directories: a change of an entry is sent with such a path, in one request.
 //!
-//! Nothing is believed: the request names the path, and its server does it only while the path leads to the directory
-//! that it names too. Else the answer is `Astray`, and the path is walked. A server can see that where all
-//! directories on the way are its own.
+//! This cache needs no validity: the request names the path and the directory, and its server does it only
+//! while the path leads to that directory. Otherwise the answer is `Astray`, and the path is resolved again.
+//! A server can check this if all directories on the path are its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ impl KnownWay {
         self.inodes.last().copied().unwrap_or(InodeId::ROOT)
     }
 
-    /// Whether one server has all of it, by this map.
+    /// Whether one server has all of it, under this map.
     pub(crate) fn is_of_one_server(&self, map: &ClusterMap) -> bool {
         let first = map.primary(InodeId::ROOT.slot());
         first.is_some() && self.inodes.iter().all(|inode| map.primary(inode.slot()) == first)
     }
 }
 
-/// The ways that a session knows, by the text of their paths.
+/// The paths that a session knows, by their text.
 #[derive(Default)]
 pub(crate) struct Ways {
     known: Mutex<HashMap<Vec<u8>, Arc<KnownWay>>>,
@@ -41,7 +41,7 @@ impl Ways {
         self.known.lock()
     }
 
-    /// A path was walked: `above` are the directories on its way, the root first.
+    /// A path was resolved: `above` are the directories on its way, the root first.
     pub(crate) fn note(&self, path: &[u8], above: &[InodeId]) {
         let Some((directory, _)) = split(path) else { return };
         let names = directory.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
@@ -52,7 +52,7 @@ impl Ways {
         }
         let mut known = self.lock();
         if known.len() >= limits::DIRECTORIES_REMEMBERED_MAX && !known.contains_key(directory) {
-            // To walk again costs a request: which one goes matters little.
+            // Resolving again costs a request, so it hardly matters which one is dropped.
             if let Some(other) = known.keys().next().cloned() {
                 known.remove(&other);
             }
@@ -73,7 +73,7 @@ impl Ways {
     }
 }
 
-/// A path's directory and its last name; `None` where it ends in none, or where nothing lies between it and the root.
+/// A path's directory and its last name; `None` where it ends in none, or where its directory is the root.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.len() > limits::PATH_BYTES_MAX {
         return None;
@@ -98,7 +98,8 @@ mod tests {
         for path in [&b"/a/b/x"[..], b"/a//./b/", b"/a//./b/..", b"/a//./b/.", b"/x", b"x", b"", b"/"] {
             assert!(ways.find(path).is_none(), "{}", path.escape_ascii());
         }
-        // Dots lead elsewhere, and links make the way longer or shorter than the path.
+        // Dots lead elsewhere, and with links the directories passed are more or fewer than the path's
+        // components.
         for (path, above) in
             [(&b"/a/../c/d"[..], &above[..]), (b"/a/b/c/d", &above), (b"/a/d", &above), (b"/d", &above[..1])]
         {

@@ -1,4 +1,4 @@
-//! How a pool is connected, with all that stands on it.
+//! Connects a pool, with everything that is built on it.
 
 use ramlace_base::Result;
 
@@ -7,7 +7,7 @@ use crate::pool::options::ConnectOptions;
 use crate::{Pool, fork};
 
 impl Pool {
-    /// Finds the pool, proves the secret, opens a session with one server and gets the map.
+    /// Finds the pool, proves knowledge of the secret, opens a session with one server and gets the map.
     pub fn connect(options: &ConnectOptions) -> Result<Pool> {
         fork::watch();
         ramlace_transport::trace::begin();

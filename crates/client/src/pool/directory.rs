@@ -9,7 +9,7 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_transport::{HostKey, Secret, create_private_file, replace_private_file};
 use serde::{Deserialize, Serialize};
 
-/// The pool that is meant when none is named.
+/// The pool that is used when none is named.
 pub const POOL_DEFAULT: &str = "default";
 /// Environment variable that names the pool.
 pub const POOL_VARIABLE: &str = "RAMLACE_POOL";
@@ -32,10 +32,10 @@ pub struct PoolFileServer {
     pub server: u16,
     /// `address:port` for TCP.
     pub tcp: String,
-    /// Path of its Unix socket; `None`: it runs on another machine than the one this file lies on.
+    /// Path of its Unix socket; `None`: it runs on another machine than the one where this file lies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
-    /// The process that keeps its store (the parent that `down` must see end), on its machine.
+    /// The process id of its supervisor, on its machine; `down` waits for this process to end.
     pub supervisor_pid: u32,
     /// The host that it runs on, as the hosts file names it; `None` in a pool of one machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub struct PoolFileServer {
 }
 
 impl PoolFileServer {
-    /// The server's number.
+    /// The server's number as an id.
     #[must_use]
     pub fn id(&self) -> ServerId {
         ServerId(self.server)
@@ -53,12 +53,12 @@ impl PoolFileServer {
 /// What `pool.json` says of a pool that `ramlace up --hosts` has started on several machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolFileHosts {
-    /// The machine on which `up` ran, by its own name: there `down` stops all hosts.
+    /// The name of the machine on which `up` ran: `down` stops all hosts from there.
     pub started_from: String,
-    /// The host on which this file lies, as `hosts` names it; `None` where `up` ran.
+    /// The host on which this file lies, as `hosts` names it; `None` on the machine where `up` ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub here: Option<String>,
-    /// Every host, as the transport command is told.
+    /// Every host, as it is passed to the transport command.
     pub hosts: Vec<String>,
     /// The words of the transport command, such as `ssh`.
     pub transport: Vec<String>,
@@ -91,7 +91,7 @@ pub struct PoolDirectory {
     path: PathBuf,
 }
 
-/// The name of the pool that is meant: `named` (from `--pool`), else `RAMLACE_POOL`, else "default".
+/// The name of the pool to use: `named` (from `--pool`), else `RAMLACE_POOL`, else "default".
 #[must_use]
 pub fn pool_name(named: Option<&str>) -> String {
     named
@@ -101,8 +101,8 @@ pub fn pool_name(named: Option<&str>) -> String {
 }
 
 impl PoolDirectory {
-    /// Where the pool's files live, whether they exist or not. What is there already must be
-    /// a directory of the caller that nobody else can enter.
+    /// Locates the pool's files, whether they exist or not. An existing directory must belong to the caller,
+    /// and be closed to all others.
     pub fn locate(name: &str) -> Result<PoolDirectory> {
         PoolDirectory::within(&base_directory()?, name)
     }
@@ -137,9 +137,10 @@ impl PoolDirectory {
         exists(&self.path)
     }
 
-    /// Creates the directory (0700) with a new `secret` and `host-key` (0600), or checks and keeps them.
+    /// Creates the directory (0700) with a new `secret` and `host-key` (0600), or checks and keeps existing
+    /// ones.
     ///
-    /// Of several that create it at once one has made the secret, and all go on with that one.
+    /// Of several processes that create it at once, one makes the secret, and all use that one.
     pub fn create(&self) -> Result<()> {
         self.create_without_keys()?;
         if !exists(&self.secret_path())? {
@@ -148,8 +149,8 @@ impl PoolDirectory {
         self.keep_host_key(&self.read_secret()?)
     }
 
-    /// Creates the directory for a pool that has a secret already; one that holds another secret is
-    /// another pool's, and is refused.
+    /// Creates the directory for a pool that has a secret already; a directory with a different secret
+    /// belongs to another pool, and is refused.
     pub fn create_with(&self, secret: &Secret) -> Result<()> {
         self.create_without_keys()?;
         if !exists(&self.secret_path())? {
@@ -164,7 +165,7 @@ impl PoolDirectory {
         ))
     }
 
-    /// Creates the directory alone: what an `up` locks before it makes keys, or clears away another pool's.
+    /// Creates the directory alone, which `up` locks before it makes keys, or clears away another pool's.
     pub fn create_without_keys(&self) -> Result<()> {
         let base = self.path.parent().unwrap_or(Path::new("/"));
         make_private(base)?;
@@ -218,12 +219,12 @@ impl PoolDirectory {
         read_host_key_file(&self.host_key_path())
     }
 
-    /// Writes the secret, unless another has done so first.
+    /// Writes the secret, unless another process has done so first.
     fn create_secret(&self, secret: &Secret) -> Result<()> {
         create_private_file(&self.secret_path(), format!("{}\n", secret.to_hex()).as_bytes()).map(|_| ())
     }
 
-    /// Works the host key out again where it is missing, or of an older version.
+    /// Derives the host key again if it is missing or of an older version.
     fn keep_host_key(&self, secret: &Secret) -> Result<()> {
         let host_key = secret.shared_host_key();
         if self.read_host_key().is_ok_and(|kept| kept == host_key) {
@@ -251,7 +252,7 @@ impl PoolDirectory {
         })
     }
 
-    /// Replaces `pool.json` at once.
+    /// Replaces `pool.json` atomically.
     pub fn write_pool_file(&self, file: &PoolFile) -> Result<()> {
         let mut text = serde_json::to_vec_pretty(file).expect("a pool file can be written as JSON");
         text.push(b'\n');
@@ -334,7 +335,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Where this user's pools, and what belongs to them, have their directories; made (0700) when it is missing.
+/// The directory of this user's pools, and of what belongs to them; created (0700) when it is missing.
 pub fn runtime_directory() -> Result<PathBuf> {
     let base = base_directory()?;
     make_private(&base)?;
@@ -380,7 +381,7 @@ fn exists(path: &Path) -> Result<bool> {
     }
 }
 
-/// Refuses a symbolic link, another's directory, and one that others can enter.
+/// Refuses a symbolic link, a directory of another user, and one that others can enter.
 fn check_private(path: &Path) -> Result<()> {
     let found = fs::symlink_metadata(path)
         .map_err(|error| Error::from_io(&error, format!("looking at {}", path.display())))?;

@@ -1,4 +1,5 @@
-//! What a client proves, and the file from which it comes: a pool's secret may change while a program runs.
+//! The key by which a client proves its identity, and the key's file: a pool's secret may change while a
+//! program runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +11,12 @@ use crate::pool::directory;
 
 /// A key and its file. A forked child reads it without a lock.
 pub(crate) struct KeySource {
-    /// As it was when the pool was connected.
+    /// The key as it was when the pool was connected.
     key: ClientKey,
     path: PathBuf,
-    /// Of a host, not of the owner.
+    /// It is a host's key, not the owner's.
     for_users: bool,
-    /// Servers have refused `key`, and not what the file has.
+    /// Servers have refused `key`, but not what the file has now.
     is_old: AtomicBool,
 }
 
@@ -34,7 +35,8 @@ impl KeySource {
         &self.path
     }
 
-    /// Connects with this key. When a server refuses it, and the file has another one by now, then with that.
+    /// Connects with this key. If a server refuses it, and the file has another one by now, connects with
+    /// that.
     pub(crate) fn connect<T>(
         &self,
         connect: impl Fn(&ClientKey) -> std::result::Result<T, ConnectFailure>,

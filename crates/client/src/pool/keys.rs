@@ -1,4 +1,5 @@
-//! The pool's keys: those of hosts made, listed and revoked, and its secret changed, by the pool's owner.
+//! Administration of the pool's keys, by the pool's owner: making, listing and revoking host keys, and
+//! changing the secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,31 +20,32 @@ use crate::pool::Pool;
 pub struct HostKeyReport {
     /// The key, when it was made, and when it was revoked.
     pub entry: HostKeyEntry,
-    /// Sessions that it has now, over all servers that answered.
+    /// Its present sessions, over all servers that answered.
     pub sessions: usize,
 }
 
-/// What became of a revocation.
+/// The outcome of a revocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revoked {
     /// The key.
     pub entry: HostKeyEntry,
-    /// Servers that have not answered yet; the pool tells them as soon as they do.
+    /// Servers that have not acknowledged it yet; the pool tells them as soon as they answer.
     pub untold: Vec<ServerId>,
 }
 
-/// How far a change of the pool's secret has come.
+/// The progress of a change of the pool's secret.
 #[derive(Debug)]
 pub struct SecretRotation {
-    /// How far.
+    /// The step that it has reached.
     pub rotation: Rotation,
-    /// Servers that have not heard of it, or could not write it into its file; the pool goes on telling them.
+    /// Servers that do not know of it yet, or could not write it into its file; the pool goes on telling
+    /// them.
     pub untold: Vec<ServerId>,
-    /// The secret's file here, which has the current one, or why not.
+    /// The secret's file here, which has the current one; or why it does not.
     pub file: Result<PathBuf>,
 }
 
-/// Whether the server behind this socket of this machine lets the owner in who has this secret.
+/// Whether the server behind this socket of this machine accepts the owner by this secret.
 #[must_use]
 pub fn lets_owner_in(socket: &Path, secret: &Secret, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
@@ -51,9 +53,9 @@ pub fn lets_owner_in(socket: &Path, secret: &Secret, patience: Duration) -> bool
 }
 
 impl Pool {
-    /// The key of the host with this name; made, if there is none that was not revoked.
+    /// The key of the host with this name; made, if there is none or it was revoked.
     ///
-    /// Errors: `Denied` to whoever is not the pool's owner; `TooMany`.
+    /// Errors: `Denied` to callers other than the pool's owner; `TooMany`.
     pub fn make_host_key(&self, name: HostKeyName) -> Result<(HostKeyEntry, HostKey)> {
         let changed = self.change_keys(KeyChange::MakeHost(name))?;
         let line = changed.line.ok_or_else(|| {
@@ -62,8 +64,8 @@ impl Pool {
         Ok((changed.entry, HostKey::from_line(&line.0)?))
     }
 
-    /// Puts out the host with this name, at once at every server that answers: its sessions end, and its key opens nothing
-    /// any more.
+    /// Revokes the key of the host with this name, at once at every server that answers: its sessions end,
+    /// and the key is refused from then on.
     ///
     /// Errors: `NotFound` when no such key was made; `Denied`.
     pub fn revoke_host_key(&self, name: HostKeyName) -> Result<Revoked> {
@@ -71,7 +73,7 @@ impl Pool {
         Ok(Revoked { entry, untold })
     }
 
-    /// Every host key of the pool, in the order of their names, and which servers did not answer.
+    /// Every host key of the pool, ordered by name, and the servers that did not answer.
     pub fn host_keys(&self) -> Result<(Vec<HostKeyReport>, Vec<ServerId>)> {
         let coordinator = self.map()?.coordinator;
         let listed = self.ask_server(coordinator, &ListKeys {})?;
@@ -99,7 +101,7 @@ impl Pool {
         };
         add(first);
         let mut silent = Vec::new();
-        // One thread for each: a dead server costs its deadline once.
+        // One thread for each: dead servers then cost one deadline together.
         std::thread::scope(|scope| {
             let asked: Vec<_> = others
                 .map(|entry| (entry.server, scope.spawn(|| self.ask_server(entry.server, &ListKeys {}))))
@@ -114,10 +116,11 @@ impl Pool {
         Ok(silent)
     }
 
-    /// Changes the pool's secret while the pool runs: first every server lets the new one in, then all use it and write it
-    /// into their secret's file, and so does this client. The one before lets in until `finish`.
+    /// Changes the pool's secret while the pool runs: first every server accepts the new one too, then all
+    /// use it and write it into their secret's file, and so does this client. The old one is accepted until
+    /// `finish`.
     ///
-    /// Errors: `Denied` to whoever is not the pool's owner; `Busy` when something has to come first.
+    /// Errors: `Denied` to callers other than the pool's owner; `Busy` when another step has to come first.
     pub fn rotate_secret(&self, finish: bool) -> Result<SecretRotation> {
         let coordinator = self.map()?.coordinator;
         let rotated = self.ask_server(coordinator, &RotateSecret { finish })?;

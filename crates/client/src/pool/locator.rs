@@ -1,7 +1,8 @@
-//! How people name pools, and places in them: the one grammar of every door.
+//! How pools, and places in them, are named: the one grammar for all interfaces.
 //!
-//! A pool is `lab` (of this user on this machine), `host:port` (of which one server listens there), or any locator, whose path
-//! is not looked at then. A place is a locator: `ramlace:/path`, `ramlace://lab/path`, `ramlace://host:port/path`.
+//! A pool is `lab` (of this user on this machine), `host:port` (one of its servers listens there), or any
+//! locator, whose path is then ignored. A place is a locator: `ramlace:/path`, `ramlace://lab/path`,
+//! `ramlace://host:port/path`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,20 +11,20 @@ use ramlace_base::{Error, ErrorKind, Result};
 
 use crate::pool::directory::{self, POOL_DEFAULT, POOL_VARIABLE};
 
-/// Which pool a locator means.
+/// The pool that a locator names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PoolName {
     /// The pool that `--pool` or `RAMLACE_POOL` names, else the user's default pool.
     Default,
     /// A pool of this user on this machine.
     Named(String),
-    /// A pool of which one server listens at `host:port`.
+    /// A pool one of whose servers listens at `host:port`.
     At(String),
 }
 
 impl PoolName {
-    /// Reads what `--pool`, `RAMLACE_POOL` and the libraries' connect take: `lab`, `host:port`, a locator of the pool or of
-    /// any place in it, and `ramlace:lab`, as a mount's source is shown.
+    /// Parses what `--pool`, `RAMLACE_POOL` and the libraries' connect accept: `lab`, `host:port`, a locator
+    /// of the pool or of any place in it, and `ramlace:lab`, as a mount's source is shown.
     pub fn parse(text: &str) -> Result<PoolName> {
         if let Some(rest) = text.strip_prefix("ramlace:") {
             return match rest {
@@ -48,7 +49,8 @@ impl PoolName {
         directory::check_name(text).map(|()| PoolName::Named(text.to_owned()))
     }
 
-    /// The pool that is meant, by its name or an address: `named`, else `RAMLACE_POOL`, else this user's default pool.
+    /// The pool to use, by its name or an address: `named`, else `RAMLACE_POOL`, else this user's default
+    /// pool.
     pub fn meant(named: Option<&str>) -> Result<PoolName> {
         let variable = || std::env::var(POOL_VARIABLE).ok().filter(|name| !name.is_empty());
         let named = named.map_or(Ok(PoolName::Default), PoolName::parse)?;
@@ -64,7 +66,7 @@ impl PoolName {
 }
 
 impl fmt::Display for PoolName {
-    /// As `--pool` takes it.
+    /// In the form that `--pool` accepts.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             PoolName::Default => "ramlace:/",
@@ -95,7 +97,7 @@ impl Locator {
         bytes.as_ref().starts_with(SCHEME)
     }
 
-    /// Reads a locator. The path may hold any bytes but NUL; without one, the root is meant.
+    /// Parses a locator. The path may hold any bytes but NUL; without one, it is the root.
     pub fn parse(bytes: impl AsRef<[u8]>) -> Result<Locator> {
         let bytes = bytes.as_ref();
         let refuse = |why: &str| {
@@ -171,7 +173,7 @@ fn collapse_leading_slashes(path: &[u8]) -> &[u8] {
     &path[slashes.saturating_sub(1)..]
 }
 
-/// A path as people read it: as text where it is text, else with its strange bytes escaped.
+/// A path for people: as text where it is text, else with other bytes escaped.
 pub(crate) struct ShownPath<'a>(pub &'a [u8]);
 
 impl fmt::Display for ShownPath<'_> {

@@ -27,22 +27,24 @@ pub struct ConnectOptions {
     pub secret_file: Option<PathBuf>,
     /// Where the host key lies, for `for_users`; `None`: `RAMLACE_HOST_KEY_FILE`, else the pool's directory.
     pub host_key_file: Option<PathBuf>,
-    /// Act for the users of this machine ([`crate::acting_for`]), by the pool's host key. What is asked for no user
-    /// is asked as nobody.
+    /// Act for the users of this machine ([`crate::acting_for`]), by the pool's host key. Requests outside of
+    /// that are made as nobody.
     pub for_users: bool,
     /// Whether Unix sockets and mappings may be used with servers on this machine.
     pub local: bool,
-    /// How long one operation may take before it fails, in milliseconds. Bytes that other machines' kernels have are
-    /// waited for longer, as long as their server lives.
+    /// How long one operation may take before it fails, in milliseconds. For bytes that other machines'
+    /// kernels have, operations wait longer, as long as their server lives.
     pub deadline_millis: u32,
-    /// Who this is, for people: shown by `ramlace status`.
+    /// A label for this client, for people: shown by `ramlace status`.
     pub label: String,
-    /// How many bytes that are read in small pieces may be kept for the next reads, as long as their file is open; 0: none, else at least
-    /// 65,536. It takes a second session. Whoever changes them by a call, this process too, is answered when they are dropped. What
-    /// programs store into mapped memory is seen when it is published, and SEMANTICS 139 names what else is not as without.
+    /// How many bytes of small reads may be cached for the next reads, as long as their file is open; 0:
+    /// none, else at least 65,536. The cache takes a second session. A call that changes these bytes, also of
+    /// this process, returns when they are dropped. Stores of programs into mapped memory are seen when they
+    /// are published, and SEMANTICS 139 names what else differs from reads without a cache.
     pub cache_bytes: u64,
-    /// Files that are made one after the other in directories that nobody else looks into are sent a moment later, many in one message
-    /// (SEMANTICS 142). For callers that hear of recalls, and of promises that could not be kept.
+    /// Creates of files one after the other, in directories that no other client uses, are sent a moment
+    /// later, many in one message (SEMANTICS 142). For callers that handle recalls, and promises that could
+    /// not be kept.
     pub behind: bool,
 }
 
@@ -66,7 +68,7 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// The pool that a locator means; `named` (from `--pool`) decides for `ramlace:/path`.
+    /// The pool of a locator; `named` (from `--pool`) decides for `ramlace:/path`.
     #[must_use]
     pub fn for_locator(locator: &Locator, named: Option<&str>) -> ConnectOptions {
         let options = ConnectOptions::default();
@@ -77,8 +79,8 @@ impl ConnectOptions {
         }
     }
 
-    /// Finds addresses and secret, and checks the rest; also how the pool was named: by its name or an address, never
-    /// as the default one.
+    /// Finds addresses and secret, and checks the rest. Also returns how the pool was named: by its name or
+    /// an address; a default is resolved.
     pub(crate) fn resolve(&self) -> Result<(Settings, PoolName)> {
         if self.deadline_millis == 0 || self.deadline_millis > limits::DEADLINE_MILLIS_MAX {
             return Err(Error::new(
@@ -171,7 +173,7 @@ impl ConnectOptions {
         ))
     }
 
-    /// A host that does not exist has no secret to be copied: that is said first.
+    /// A host that does not exist is reported as that, before advice to copy its secret.
     fn find_host(&self, addresses: &[String]) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(self.deadline_millis.into());
         let mut last = None;
@@ -192,7 +194,7 @@ impl ConnectOptions {
         KeySource::read(path, self.for_users)
     }
 
-    /// The file with the key that was named.
+    /// The key's file, if one was named.
     fn key_path(&self) -> Option<PathBuf> {
         let named = if self.for_users { &self.host_key_file } else { &self.secret_file };
         let variable = if self.for_users { HOST_KEY_FILE_VARIABLE } else { SECRET_FILE_VARIABLE };

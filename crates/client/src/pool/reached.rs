@@ -1,4 +1,4 @@
-//! Which paths lie in the pool that is connected: a plain path does, a locator says it.
+//! Which paths lie in the connected pool: plain paths do, and locators that name it.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,11 @@ use crate::pool::directory::PoolDirectory;
 use crate::pool::locator::{Locator, PoolName};
 
 impl Pool {
-    /// The path in this pool that a path or a locator means.
+    /// The path in this pool that a path or a locator names.
     ///
-    /// `ramlace:/path` lies in the pool that was connected by its name; in one that was connected by an address, when
-    /// `RAMLACE_POOL` or the user's default pool is that very pool. `Invalid` for a place in another pool.
+    /// `ramlace:/path` lies in the pool that was connected by its name; in one that was connected by an
+    /// address, if `RAMLACE_POOL` or the user's default pool is that very pool. `Invalid` for a place in
+    /// another pool.
     pub fn path_meant_by<'a>(&self, text: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         if !Locator::looks_like(text) {
             return Ok(Cow::Borrowed(text));
@@ -23,7 +24,7 @@ impl Pool {
 
     fn is_meant_by(&self, name: &PoolName) -> Result<bool> {
         match (name, self.reached()) {
-            // As with the command's --pool: what was connected to by name is the pool meant.
+            // As with the command's --pool: a pool that was connected by name is the default one.
             (PoolName::Default, PoolName::Default | PoolName::Named(_)) => Ok(true),
             (PoolName::Default, PoolName::At(_)) => match PoolName::meant(None)? {
                 PoolName::Default => Ok(false),
@@ -39,7 +40,7 @@ impl Pool {
         }
     }
 
-    /// Whether this user's pool of that name is this one; one that is not there is another one.
+    /// Whether this user's pool of that name is this one; false if there is none.
     fn is_named(&self, name: &str) -> Result<bool> {
         let id = self.map()?.pool.to_string();
         let file = PoolDirectory::locate(name).and_then(|directory| directory.read_pool_file());

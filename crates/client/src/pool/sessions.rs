@@ -1,4 +1,4 @@
-//! The session that a process speaks in, and the one that follows it when it has ended.
+//! The present session of a process, and its replacement when it has ended.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ pub(crate) struct Sessions {
     current: RwLock<Arc<Client>>,
     /// Held while a new session begins.
     renewing: Mutex<()>,
-    /// Of all sessions, for a forked child, which must not wait for the locks above.
+    /// The descriptors of all sessions, for a forked child, which must not wait for the locks above.
     descriptors: Arc<Descriptors>,
 }
 
 impl Sessions {
-    /// A first session that nobody has heard of yet.
+    /// With a first session that no server knows yet.
     pub(crate) fn new(settings: &Arc<Settings>, hearers: &Arc<Hearers>) -> Result<Sessions> {
         let descriptors = Arc::default();
         let current = RwLock::new(Client::new(settings, hearers, &descriptors)?);
@@ -30,13 +30,13 @@ impl Sessions {
         Ok(Sessions { settings, hearers, current, renewing: Mutex::default(), descriptors })
     }
 
-    /// The session for what begins now; it may have ended.
+    /// The session to use for new calls; it may have ended.
     pub(crate) fn current(&self) -> Arc<Client> {
         self.current.read().clone()
     }
 
-    /// Begins a new session when the current one has ended; whether it did. What was opened in
-    /// the old one stays with it.
+    /// Begins a new session when the current one has ended; returns whether it did. What was opened in the
+    /// old one stays with it.
     pub(crate) fn renew(&self) -> Result<bool> {
         let _renewing = self.renewing.lock();
         if !self.current().is_ended() {
@@ -45,12 +45,12 @@ impl Sessions {
         let session = Client::new(&self.settings, &self.hearers, &self.descriptors)?;
         session.map()?;
         let old = std::mem::replace(&mut *self.current.write(), session);
-        // Not under the lock: its end may speak to servers.
+        // Not under the lock: dropping it may send messages to servers.
         drop(old);
         Ok(true)
     }
 
-    /// In a forked child: gives up the parent's sockets, of which this process has copies.
+    /// In a forked child: closes this process's copies of the parent's sockets.
     pub(crate) fn close_inherited_sockets(&self) {
         self.descriptors.close_inherited();
     }

@@ -1,9 +1,10 @@
-//! Sends what a session has promised ([`crate::session::promises`]): before anything else is asked of the slot, when it is old,
-//! and when another session waits for the slot.
+//! Sends the session's promises ([`crate::session::promises`]): before any other request to the slot, when
+//! they are old, and when another session waits for the slot.
 //!
-//! A thread for each server sends by a connection of its own: it must not wait for one that somebody has who waits for another
-//! session, which may wait for this one. Whoever wants to ask something of a slot sends what is owed there itself, where a
-//! connection is idle, for to wake a thread costs more than the message.
+//! A thread for each server sends on a connection of its own: it must not wait for one that is used by a call
+//! that waits for another session, which may wait for this one. A thread that is about to send a request to a
+//! slot sends the slot's promises itself if a connection is idle, because to wake a thread costs more than
+//! the message.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,29 +27,29 @@ use crate::session::owed::Subject;
 use crate::session::promises::{AllPromises, Due, NotPromised, Promise, Version};
 use crate::session::retry::OnRetry;
 
-/// How often a thread looks what is due while something may be promised.
+/// How often a thread checks what is due while there may be promises.
 const LOOK: Duration = Duration::from_millis(limits::BEHIND_MILLIS_MAX / 4);
-/// And where nothing may be.
+/// How often it checks while there are none.
 const REST: Duration = Duration::from_secs(5);
-/// Pause after a failure, and before what has to come again.
+/// The pause after a failure, and before a retry.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long one message may take.
 const SEND_MILLIS_MAX: u64 = 2_000;
 
-/// What a session has promised, for the threads that promise and those that send. None of its locks is held while another is taken, or while a
-/// message is under way.
+/// The session's promises, for the threads that promise and those that send. None of its locks is held while
+/// another is taken, or while a message is under way.
 #[derive(Default)]
 pub(crate) struct Behind {
-    /// As many slots as something is known of: none, where nothing is ever promised.
+    /// The number of slots of which something is known; 0 where nothing is ever promised.
     active: AtomicUsize,
     all: Mutex<AllPromises>,
     changed: Condvar,
     senders: Mutex<HashSet<ServerId>>,
-    /// Why connections to the server of a slot were refused, and how often.
+    /// By slot: why and how often connections to its server were refused.
     refusals: Mutex<HashMap<Slot, (u64, Error)>>,
 }
 
-/// A change that is sent by itself is under way.
+/// A change that is sent by itself, while it is under way.
 pub(crate) struct Direct<'a> {
     behind: &'a Behind,
     slot: Slot,
@@ -61,7 +62,7 @@ impl Drop for Direct<'_> {
     }
 }
 
-/// A create that asks for a slot is under way.
+/// A create that requests a slot, while it is under way.
 pub(crate) struct Asking<'a> {
     behind: &'a Behind,
     slot: Slot,
@@ -70,7 +71,7 @@ pub(crate) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// In which version the answer is known, if anything may be promised by it.
+    /// The version in which the answer is known, if it allows promises.
     fn end(mut self, told: Option<u64>) -> Option<Version> {
         self.is_over = true;
         let (slot, version) = (self.slot, self.version);
@@ -87,10 +88,10 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// What has become of a promise.
+/// The outcome of a promise.
 pub(crate) struct Kept<'a> {
     pub(crate) promise: &'a Promise,
-    /// The answer's body.
+    /// The body of the reply.
     pub(crate) outcome: std::result::Result<&'a [u8], &'a Error>,
 }
 
@@ -123,7 +124,7 @@ impl Behind {
         self.changed.notify_all();
     }
 
-    /// What changes a file begins, and asks no slot.
+    /// A change of a file begins that is not sent to the slot.
     pub(crate) fn begin_direct_of_files(&self, slot: Slot) {
         self.with(|all| {
             if all.begin_direct(slot, false) {
@@ -132,7 +133,7 @@ impl Behind {
         });
     }
 
-    /// What may change a directory begins.
+    /// A change that may affect a directory begins.
     pub(crate) fn begin_direct(&self, slot: Slot) -> Option<Direct<'_>> {
         let begun = !self.is_idle() && self.with(|all| all.begin_direct(slot, true));
         begun.then_some(Direct { behind: self, slot, names: true })
@@ -142,12 +143,12 @@ impl Behind {
         if self.is_idle() { None } else { self.with(|all| all.version(slot)) }
     }
 
-    /// Whether what is owed in a slot comes to half of what one message takes.
+    /// Whether the pending promises of a slot take half of what one message holds.
     pub(crate) fn is_nearly_full(&self, slot: Slot) -> bool {
         self.with(|all| all.is_nearly_full(slot))
     }
 
-    /// How many changes have begun in a slot that were sent by themselves, where none is under way.
+    /// How many changes have begun in a slot that were sent by themselves, if none is under way.
     pub(crate) fn quiet(&self, slot: Slot) -> Option<u64> {
         if self.is_idle() { None } else { self.with(|all| all.quiet(slot)) }
     }
@@ -171,15 +172,15 @@ impl Session {
         self.behind.with(|all| all.want_back(recalls));
         self.behind.changed.notify_all();
         for recall in recalls {
-            // Without a thread the holder is not heard, and others go on without it.
+            // Without a thread the holder does not react, and others proceed without it.
             let _ = self.start_sender(recall.slot);
         }
     }
 
-    /// A create has told by which delegation the slot is the session's. In which version something is known of it, if anything may be
-    /// promised by that.
+    /// A create has returned the delegation by which the slot is the session's. Returns the version in which
+    /// something is known of the slot, if it allows promises.
     ///
-    /// Errors: no thread would give the slot back.
+    /// Errors: there is no thread to give the slot back.
     pub(crate) fn is_delegated(
         self: &Arc<Session>,
         asking: Asking<'_>,
@@ -191,7 +192,7 @@ impl Session {
         Ok(known)
     }
 
-    /// To be called before a request of this kind is sent to a slot: what is owed there is sent first.
+    /// To be called before a request of this kind is sent to a slot: sends the slot's promises first.
     pub(crate) fn before_asking(
         self: &Arc<Session>,
         slot: Slot,
@@ -209,7 +210,7 @@ impl Session {
             let begun = self.behind.with(|all| all.begin_direct(slot, names));
             direct = begun.then(|| Direct { behind: &self.behind, slot, names });
         }
-        // What was given up is told before what was promised is sent.
+        // Abandoned changes are reported before promises are sent.
         if kind == Kind::GiveUp {
             return Ok(direct);
         }
@@ -221,8 +222,8 @@ impl Session {
         Ok(direct)
     }
 
-    /// A slot is about to be asked for, by a create. Nothing is promised there from here on, and what was promised before is
-    /// sent: a promise in between would have the inode's number that this create is given.
+    /// A create is about to request a slot. From here on nothing is promised there, and what was promised
+    /// before is sent: a promise in between would use the inode number that this create gets.
     ///
     /// Errors: as for [`Session::keep_promises`].
     pub(crate) fn begin_asking(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Asking<'_>> {
@@ -232,14 +233,14 @@ impl Session {
         Ok(asking)
     }
 
-    /// Sends all that is owed, and waits until it is done.
+    /// Sends all promises, and waits until they are done.
     ///
-    /// Errors: the first; the others are tried all the same.
+    /// Errors: the first one; the other slots are tried all the same.
     pub(crate) fn keep_all_promises(self: &Arc<Session>, deadline: Instant) -> Result<()> {
         self.keep_promises_of(deadline, |_| true)
     }
 
-    /// The same of the slots that one server has.
+    /// The same for the slots of one server.
     pub(crate) fn keep_promises_to(self: &Arc<Session>, server: ServerId, deadline: Instant) -> Result<()> {
         let map = self.known_map();
         self.keep_promises_of(deadline, |slot| map.as_ref().and_then(|map| map.primary(slot)) == Some(server))
@@ -254,9 +255,9 @@ impl Session {
         kept.fold(Ok(()), Result::and)
     }
 
-    /// Sends what is owed in a slot, and waits until it is done.
+    /// Sends the promises of a slot, and waits until they are done.
     ///
-    /// Errors: as for any request to the slot; what is owed stays so.
+    /// Errors: as for any request to the slot; the promises then stay pending.
     pub(crate) fn keep_promises(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
         let behind = &self.behind;
         let mut backoff = Backoff::new(deadline);
@@ -313,7 +314,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends what is owed in a slot, as much as one message takes; whether that was something. The caller has begun to send there.
+    /// Sends promises of a slot, as many as one message holds; returns whether there were any. The caller has
+    /// called `begin_sending`.
     fn send_promises(
         self: &Arc<Session>,
         slot: Slot,
@@ -380,7 +382,7 @@ impl Session {
         }
     }
 
-    /// The session is over, and what it has promised is lost.
+    /// The session is over, and its promises are lost.
     fn break_promises(&self, why: &Error) {
         let broken = self.behind.with(AllPromises::break_all);
         self.behind.changed.notify_all();
@@ -408,7 +410,7 @@ impl Session {
         self.known_map().map_or(Epoch(0), |map| map.epoch)
     }
 
-    /// What an error of a server means: that the session is over, where that is what it has said.
+    /// Interprets an error of a server: as the end of the session, if the server confirms that.
     fn confirmed(&self, server: &Arc<Server>, error: Error) -> Error {
         match error.kind() {
             ErrorKind::Stale => self.confirm(server).err().unwrap_or(error),
@@ -416,7 +418,7 @@ impl Session {
         }
     }
 
-    /// Makes sure that a thread sends what is owed to a slot's server.
+    /// Makes sure that there is a thread that sends promises to a slot's server.
     fn start_sender(self: &Arc<Session>, slot: Slot) -> Result<()> {
         let server = self.server_of(&*self.map()?, slot)?.id;
         if !self.behind.senders.lock().insert(server) {
@@ -435,7 +437,7 @@ impl Session {
     }
 }
 
-/// It holds the session only while it sends.
+/// Holds the session only while it sends.
 struct Sender {
     behind: Arc<Behind>,
     session: std::sync::Weak<Session>,
@@ -444,7 +446,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Does what is due, or sleeps; false when it is over.
+    /// Does what is due, or sleeps; false when the thread is to end.
     fn look(&mut self) -> bool {
         let Some(session) = self.session.upgrade() else { return false };
         if let Some(why) = session.ended.get() {
@@ -456,11 +458,11 @@ impl Sender {
         let due = self.behind.with(|all| all.due(Instant::now(), is_mine));
         let done = match due {
             None => {
-                // A slot may be another server's by now.
+                // A slot may have moved to another server by now.
                 for slot in self.behind.with(|all| all.owing()) {
                     let _ = session.start_sender(slot);
                 }
-                // Whoever has to be told may be the last who holds it.
+                // The thread to be notified may be the last to hold it.
                 drop(session);
                 self.sleep();
                 return true;
@@ -502,7 +504,7 @@ impl Sender {
         behind.changed.notify_all();
         match sent {
             Ok(true) => Ok(()),
-            // The window of the slot's answers is full.
+            // There are too many unanswered mutations in the slot.
             Ok(false) => Err(Error::new(ErrorKind::Retry, "nothing could be sent")),
             Err(unanswered) => Err(unanswered.error),
         }

@@ -17,29 +17,29 @@ use crate::session::lines::{Line, Server, Unanswered, believed, reply_without_da
 use crate::session::retry::{OnRetry, VerdictOfOne, verdict_of_one};
 use crate::session::sequences::Ticket;
 
-/// A request with all that goes with it.
+/// A request with everything that is sent along.
 pub(crate) struct Call<'a, R> {
     pub(crate) slot: Slot,
     pub(crate) request: &'a R,
     pub(crate) ticket: Option<&'a Ticket<'a>>,
-    /// The path by which it goes, if it does.
+    /// The known path by which it is sent; may be empty.
     pub(crate) way: &'a [Name],
     pub(crate) data: &'a [IoSlice<'a>],
     pub(crate) on_retry: OnRetry,
-    /// Set when an answer was lost: a server may still carry that request out.
+    /// Set when a reply was lost: a server may still process that copy of the request.
     pub(crate) repeated: Option<&'a Cell<bool>>,
-    /// Only a connection on which descriptors travel will do.
+    /// It needs a connection that can pass descriptors.
     pub(crate) local_only: bool,
     pub(crate) deadline: Instant,
 }
 
 impl<'a, R> Call<'a, R> {
-    /// A question about a lane: when the file has another generation, Retry goes to the caller.
+    /// A query about a lane: when the file has another generation, the caller gets Retry.
     pub(crate) fn about_lane(slot: Slot, request: &'a R, deadline: Instant) -> Call<'a, R> {
         Call { on_retry: OnRetry::Tell, ..Call::of_slot(slot, request, deadline) }
     }
 
-    /// A question, with nothing that goes along.
+    /// A plain query to a slot.
     pub(crate) fn of_slot(slot: Slot, request: &'a R, deadline: Instant) -> Call<'a, R> {
         let (on_retry, repeated) = (OnRetry::Repeat, None);
         Call {
@@ -57,7 +57,7 @@ impl<'a, R> Call<'a, R> {
 }
 
 impl Session {
-    /// Asks the server of a slot; nothing is changed.
+    /// Sends a query to the server of a slot.
     pub(crate) fn ask<R: Request>(
         self: &Arc<Session>,
         slot: Slot,
@@ -67,7 +67,7 @@ impl Session {
         self.plain_call(slot, request, None, &[], OnRetry::Repeat, deadline)
     }
 
-    /// Changes something in a slot, exactly once.
+    /// Sends a mutation to a slot; it is made exactly once.
     pub(crate) fn change<R: Request>(
         self: &Arc<Session>,
         slot: Slot,
@@ -77,7 +77,8 @@ impl Session {
         self.change_by(&[], slot, request, deadline)
     }
 
-    /// The same as long as this path leads to the directory that the request names; else `Astray`, and nothing has changed.
+    /// The same as long as this path leads to the directory that the request names; else `Astray`, and
+    /// nothing has changed.
     pub(crate) fn change_by<R: Request>(
         self: &Arc<Session>,
         way: &[Name],
@@ -97,7 +98,7 @@ impl Session {
         self.answered::<R, _>(ticket, lost.get(), changed)
     }
 
-    /// The same by a number that the caller has.
+    /// The same with a sequence number that the caller has.
     pub(crate) fn change_with<R: Request>(
         self: &Arc<Session>,
         ticket: &Ticket<'_>,
@@ -109,7 +110,7 @@ impl Session {
         self.plain_call(slot, request, Some(ticket), way, OnRetry::Repeat, deadline)
     }
 
-    /// The same for a change that depends on the file's generation: Retry goes to the caller.
+    /// The same for a mutation that depends on the file's generation: the caller gets Retry.
     pub(crate) fn change_lane<R: Request>(
         self: &Arc<Session>,
         slot: Slot,
@@ -127,7 +128,7 @@ impl Session {
         self.answered::<R, _>(ticket, lost.get(), changed)
     }
 
-    /// Asks about a lane; when the file has another generation, Retry goes to the caller.
+    /// Sends a query about a lane; when the file has another generation, the caller gets Retry.
     pub(crate) fn ask_lane<R: Request>(
         self: &Arc<Session>,
         slot: Slot,
@@ -150,9 +151,9 @@ impl Session {
         self.call(&call, |_, received| reply_without_data(received))
     }
 
-    /// Sends a request until it is answered or its deadline has passed; `finish` takes the
-    /// reply, and its data from the line. One that a lane refuses, because its permit is of a secret that the pool has
-    /// no more, goes once more by the same number: it may have been done before, and its answer lost.
+    /// Sends a request until it is answered or its deadline has passed; `finish` takes the reply, and its
+    /// data from the connection. If a lane refuses its permit, because the pool's secret has changed, it is
+    /// sent once more with the same number: it may have been done before, and its reply lost.
     pub(crate) fn call<R: Request, T>(
         self: &Arc<Session>,
         call: &Call<'_, R>,
@@ -184,7 +185,7 @@ impl Session {
         }
     }
 
-    /// The request by another permit than the one that a lane has refused, where there is one.
+    /// The request with another permit than the one that a lane has refused, if there is one.
     fn renew_permit_of<R: Request>(&self, refused: &R) -> Result<Option<R>> {
         let Some((target, _)) = refused.lane_right() else { return Ok(None) };
         let Some(above) = self.above() else { return Ok(None) };
@@ -222,7 +223,7 @@ impl Session {
         Ok(finished)
     }
 
-    /// Asks one server, whatever its slots.
+    /// Sends a query to one server, whatever its slots.
     pub(crate) fn ask_server<R: Request>(
         self: &Arc<Session>,
         server: ServerId,
@@ -252,7 +253,7 @@ impl Session {
         }
     }
 
-    /// One attempt, whatever comes of it.
+    /// A single attempt.
     pub(crate) fn try_server<R: Request>(
         &self,
         server: &Arc<Server>,
@@ -269,7 +270,8 @@ impl Session {
         })
     }
 
-    /// The same by this time, whoever has the connections. What comes too late says nothing of them: they stay.
+    /// The same with this time limit, even if all connections are in use. A late reply says nothing about the
+    /// connections: they stay.
     pub(crate) fn try_server_by<R: Request>(
         &self,
         server: &Arc<Server>,

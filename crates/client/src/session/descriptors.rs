@@ -5,27 +5,28 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::list::List;
 
-/// No descriptor is noted here.
+/// The place is free.
 const FREE: i32 = -1;
-/// Somebody is about to note one.
+/// The place is about to be used.
 const TAKEN: i32 = -2;
 
 struct Place {
     descriptor: AtomicI32,
-    /// The socket's inode number: the program may have closed our descriptor and used its number.
+    /// The socket's inode number, to recognise it: the program may have closed our descriptor and reused its
+    /// number.
     socket: AtomicU64,
 }
 
-/// Places are used again, so there are as many as there were ever connections at once.
+/// Places are reused, so there are as many as there were connections at most at the same time.
 #[derive(Default)]
 pub(crate) struct Descriptors {
     places: List<Place>,
 }
 
-/// One noted descriptor; forgotten when this is dropped, which must be before it is closed.
+/// A noted descriptor; removed when this is dropped, which must be before the descriptor is closed.
 pub(crate) struct Noted {
     place: *const Place,
-    /// Keeps the list, and with it the place, alive.
+    /// Keeps the list, and so the place, alive.
     _list: std::sync::Arc<Descriptors>,
 }
 
@@ -56,8 +57,8 @@ impl Descriptors {
         for place in self.places.iter() {
             let descriptor = place.descriptor.swap(FREE, Ordering::AcqRel);
             if descriptor >= 0 && inode_of(descriptor) == Some(place.socket.load(Ordering::Acquire)) {
-                // SAFETY: the number was noted by the parent for a connection that owns it, and
-                // in this process nothing uses or drops that connection: it is only our copy.
+                // SAFETY: the number was noted by the parent for a connection that owns it, and in this
+                // process nothing uses or drops that connection: it is only our copy.
                 unsafe { libc::close(descriptor) };
             }
         }

@@ -1,4 +1,4 @@
-//! One thread for each session that says "still alive" and tells servers what they are owed.
+//! One thread for each session that sends heartbeats and the session's pending messages.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use ramlace_sync::{Condvar, Mutex};
 
 use crate::session::Session;
 
-/// How long one beat may take for all servers together: several fit into a session's expiry.
+/// How long the heartbeats to all servers may take together: several rounds fit into a session's expiry.
 const BEAT_MILLIS_MAX: u64 = 3_000;
-/// Telling what is owed has so long between two beats, also where silent servers make these long.
+/// The time for pending messages between two rounds of heartbeats, even where silent servers make these long.
 const TELL: Duration = Duration::from_millis(500);
 
 /// What the thread waits for.
@@ -23,12 +23,12 @@ pub(crate) struct Heart {
 #[derive(Default)]
 struct State {
     stopped: bool,
-    /// It is to look anew until when it sleeps.
+    /// It shall compute anew how long to sleep.
     woken: bool,
 }
 
 impl Heart {
-    /// Something is owed that has to be told before it would wake by itself.
+    /// A pending message is due before the thread would wake by itself.
     pub(crate) fn wake(&self) {
         self.state.lock().woken = true;
         self.changed.notify_one();
@@ -39,7 +39,7 @@ impl Heart {
         self.changed.notify_one();
     }
 
-    /// Sleeps until `until`, or until it is woken; false when it is over.
+    /// Sleeps until `until`, or until it is woken; false when the thread is to end.
     fn sleep(&self, until: Instant) -> bool {
         let mut state = self.state.lock();
         while !state.stopped {
@@ -89,7 +89,7 @@ impl Heart {
     }
 }
 
-/// Signals are the program's business: none is delivered to this thread.
+/// Signals are for the program to handle: none is delivered to this thread.
 pub(crate) fn block_signals() {
     // SAFETY: the set is a local that `sigfillset` initialises; only this thread's mask changes.
     unsafe {

@@ -1,4 +1,4 @@
-//! Answers that wait for machines whose kernels have the bytes: they may take longer than any other call.
+//! Replies that wait for machines whose kernels have the bytes: they may take longer than any other call.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,17 @@ use crate::session::lines::{Line, Unanswered};
 use crate::session::patience::HOLDERS_WAIT_MAX;
 use crate::session::places::Purpose;
 
-/// Who waits for an answer looks so often whether nobody wants it any more.
+/// How often a thread that waits for such a reply checks whether it is still wanted.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
-/// By when a server has to answer, as it is told.
+/// The deadline that a server is given for its answer.
 pub(crate) fn answered_by(kind: Kind, deadline: Instant) -> Instant {
     if kind.row().waits_for_holders { deadline + HOLDERS_WAIT_MAX } else { deadline }
 }
 
 impl Session {
-    /// Waits for an answer that waits for others, and tells by when it has to be there; any other by its deadline.
+    /// Waits for a reply that may wait for other machines, and returns by when it has to be complete; for
+    /// other requests that is their deadline.
     pub(crate) fn await_answer<R: Request>(
         &self,
         line: &mut Line,
@@ -32,10 +33,12 @@ impl Session {
         Ok(deadline.max(self.deadline()))
     }
 
-    /// Waits until a reply begins to arrive: a change of bytes is answered when others have dropped them, and a read when nobody
-    /// has them alone, which may take longer than any other call. As long as the server shows signs of life it is waited for.
+    /// Waits until a reply begins to arrive. A change of bytes is answered when other kernels have dropped
+    /// them, and a read when no kernel owns them, which may take longer than any other call: the wait goes on
+    /// as long as the server shows signs of life.
     ///
-    /// When all waits are over, a change still has the time of any other call: it may be what programs stored.
+    /// After [`Session::waits_are_over`], a change still has the time of any other call: it may carry what
+    /// programs have stored.
     pub(crate) fn await_holders(
         &self,
         line: &mut Line,

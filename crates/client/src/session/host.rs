@@ -1,8 +1,8 @@
-//! Which machine this is.
+//! The identity of this machine.
 
 use ramlace_wire::HostId;
 
-/// The machine's boot id, which servers on it tell as their host.
+/// The machine's boot id, which servers on it report as their host.
 #[must_use]
 pub fn this_host() -> Option<HostId> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

@@ -1,4 +1,4 @@
-//! Doing what the rule of [`crate::session::retry`] says about a request that has no reply.
+//! Carries out what [`crate::session::retry`] decides about a request that has no reply.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,8 +12,8 @@ use crate::session::lines::{Server, Unanswered};
 use crate::session::retry::{Failed, Judged, Look, OnRetry, Verdict};
 
 impl Session {
-    /// Judges a request without a reply: does what makes another attempt promising, and says what becomes of it. `epoch` is that of the map by
-    /// which the server was asked.
+    /// Judges a request without a reply: does what makes another attempt promising, and returns what becomes
+    /// of the request. `epoch` is that of the map under which the server was asked.
     pub(crate) fn judge(
         self: &Arc<Session>,
         server: &Arc<Server>,
@@ -35,7 +35,7 @@ impl Session {
         Judged { error, verdict }
     }
 
-    /// Does what makes another attempt promising; the newest map, if it was looked for.
+    /// Does what makes another attempt promising; returns the newest map, if it was asked for.
     fn remedy(
         self: &Arc<Session>,
         server: &Arc<Server>,
@@ -67,9 +67,10 @@ impl Session {
 }
 
 impl Judged {
-    /// Pauses, and returns when the request is to be sent again. `renew` says whether there is another permit.
+    /// Pauses, and returns when the request is to be sent again. `renew` says whether there is another
+    /// permit.
     ///
-    /// Errors: what the caller hears instead; that there is no time left; those of `renew`.
+    /// Errors: what the caller gets instead; that there is no time left; those of `renew`.
     pub(crate) fn before_next(
         self,
         backoff: &mut Backoff,
@@ -89,24 +90,25 @@ impl Judged {
     }
 }
 
-/// There was no time left to ask by a permit that has just come: that is no refusal.
+/// A new permit came, and no time was left to use it: this must not be reported as a refusal.
 fn renewed_too_late(refused: &Error) -> Error {
     let text =
         format!("{}, by a permit that is renewed by now; there was no time to ask again", refused.message());
     Error::new(ErrorKind::TimedOut, text)
 }
 
-/// What a call that failed advises; a report of all servers leaves it out, for it is that very report.
+/// The advice in the error of a failed call; a report of all servers leaves it out, because it is that
+/// report.
 pub(crate) const STATUS_ADVICE: &str = "; 'ramlace status' shows which servers answer";
 
-/// Tells a failure with the server's number and address, and what to do next.
+/// Adds the server's number and address, and the next step, to a failure.
 pub(crate) fn name_server(server: &Server, error: &Error) -> Error {
     let entry = server.entry();
     let next = match error.kind() {
         ErrorKind::HostDown | ErrorKind::TimedOut => STATUS_ADVICE,
         _ => "",
     };
-    // The connection names its address as well.
+    // The connection's error names its address as well.
     let address = format!("tcp:{}: ", entry.tcp);
     let why = error.message().strip_prefix(&address).unwrap_or(error.message());
     Error::new(error.kind(), format!("{} at {} does not answer: {why}{next}", server.id, entry.tcp))

@@ -1,5 +1,5 @@
-//! Connections to one server: as many as there are places for ([`crate::session::places`]), each used by one
-//! thread at a time, and closed when a call on it did not end cleanly.
+//! Connections to one server: as many as there are places for ([`crate::session::places`]). Each is used by
+//! one thread at a time, and closed when a call on it did not end cleanly.
 
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
@@ -33,13 +33,14 @@ pub(crate) fn of_strict_reads<T>(work: impl FnOnce() -> T) -> T {
     with_purpose(Purpose::StrictReads, work)
 }
 
-/// Writes back what programs have stored into a kernel's pages: drops wait for it, and so do all who want these pages.
+/// Writes back what programs have stored into a kernel's pages: drops of pages wait for it, and with them
+/// every client that wants these pages.
 pub(crate) fn of_write_backs<T>(work: impl FnOnce() -> T) -> T {
     with_purpose(Purpose::WritesBack, work)
 }
 
 fn with_purpose<T>(purpose: Purpose, work: impl FnOnce() -> T) -> T {
-    /// Also when the work panics.
+    /// Restores the purpose, also when the work panics.
     struct Back(Purpose);
     impl Drop for Back {
         fn drop(&mut self) {
@@ -50,7 +51,7 @@ fn with_purpose<T>(purpose: Purpose, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// A connection whose descriptor a forked child knows of. The note goes first.
+/// A connection whose descriptor is noted for forked children. The note is dropped first.
 pub(crate) struct Link {
     _noted: Noted,
     connection: Connection,
@@ -66,37 +67,38 @@ impl Link {
 }
 
 impl Link {
-    /// Whether the other side is on this machine and of this user, by the kernel's word.
+    /// Whether the other side is on this machine and of this user, according to the kernel.
     pub(crate) fn is_local(&self) -> bool {
         self.connection.is_local()
     }
 }
 
-/// One server of the pool, as this client talks to it.
+/// One server of the pool, as this client uses it.
 ///
-/// Order of its locks: `control` before any other, of the session too, for it is held while a heartbeat is under way; another server's is only tried
-/// then. `lines`, `entry` and `listened` are held for a moment, with none inside.
+/// Lock order: `control` before any other, also before the session's, since it is held while a heartbeat is
+/// under way; meanwhile another server's is only tried. `lines`, `entry` and `listened` are held for a short
+/// time, with no other inside.
 pub(crate) struct Server {
     pub(crate) id: ServerId,
     entry: RwLock<Arc<ServerEntry>>,
     lines: Mutex<Lines>,
-    /// The session was opened here: from now on it must exist already.
+    /// The session was opened here: if this server does not know it later, it has ended.
     pub(crate) opened: AtomicBool,
-    /// Its last call failed for want of an answer.
+    /// Its last call failed because no answer came.
     failing: AtomicBool,
-    /// It left a call unanswered for all of its time, and has not answered since.
+    /// It left a call unanswered up to its deadline, and has not answered since.
     given_up: AtomicBool,
-    /// When it was last told that the session lives by a request that it answers when there is news; `None`: nobody listens to it.
+    /// When it was last told, by a long poll, that the session lives; `None`: no thread listens to it.
     listened: Mutex<Option<Instant>>,
-    /// Signs of life, and heartbeats while nobody listens to it.
+    /// Checks for signs of life, and heartbeats while no thread listens to it.
     pub(crate) control: Mutex<Control>,
 }
 
-/// The connection of the heart.
+/// The connection for heartbeats.
 #[derive(Default)]
 pub(crate) struct Control {
     pub(crate) link: Option<Link>,
-    /// When a sign of life was last waited for in vain.
+    /// When a check for a sign of life last failed.
     pub(crate) silent: Option<Instant>,
 }
 
@@ -124,7 +126,7 @@ impl Server {
         self.entry.read().clone()
     }
 
-    /// Takes the addresses of a newer map.
+    /// Takes the addresses from a newer map.
     pub(crate) fn update(&self, entry: &ServerEntry) {
         let mut known = self.entry.write();
         if **known != *entry {
@@ -132,7 +134,7 @@ impl Server {
         }
     }
 
-    /// Whether its last call failed for want of an answer.
+    /// Whether its last call failed because no answer came.
     pub(crate) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
@@ -147,29 +149,29 @@ impl Server {
         }
     }
 
-    /// Somebody listens to it, and has told it so at this time; or nobody does any more.
+    /// A thread listens to it, and sent a long poll at this time; `None`: no thread does any more.
     pub(crate) fn hears_of_life(&self, at: Option<Instant>) {
         *self.listened.lock() = at;
     }
 
-    /// Whether it need not be told that the session lives: it was, not long ago, and will be by whoever listens to it.
+    /// Whether it needs no heartbeat: a long poll told it recently that the session lives, and the next will.
     pub(crate) fn has_heard_of_life(&self, now: Instant) -> bool {
         let again = Duration::from_millis(limits::LISTEN_MILLIS_MAX + SIGN_OF_LIFE_MILLIS_MAX);
         self.listened.lock().is_some_and(|at| now < at + again)
     }
 
-    /// Whether it has to show a sign of life before it is asked anything else.
+    /// Whether it has to show a sign of life before any other request.
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// It left a call unanswered for all of its time.
+    /// It left a call unanswered up to its deadline.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// A connection for the calling thread; in its turn, when all are in use. `connect` makes a new one. `longer` is asked
-    /// at the deadline until when it may wait then.
+    /// A connection for the calling thread; if all are in use, it waits its turn. `connect` makes a new one.
+    /// At the deadline, `longer` is asked until when the wait may go on.
     pub(crate) fn line(
         self: &Arc<Server>,
         deadline: Instant,
@@ -183,7 +185,7 @@ impl Server {
         }
         let link = lines.idle.pop();
         drop(lines);
-        // Its drop gives the place back when connecting fails.
+        // If connecting fails, its drop frees the place.
         let mut line = Line::new(self.clone(), link, purpose);
         if line.link.is_none() {
             line.link = Some(connect()?);
@@ -218,7 +220,7 @@ impl Server {
         Ok(lines)
     }
 
-    /// Gives a connection that was made before the server was known to its pool.
+    /// Adds a connection that was made before the server was known to its pool.
     pub(crate) fn adopt(&self, link: Link) {
         let mut lines = self.lock();
         if lines.idle.len() + lines.places.used() < limits::CONNECTIONS_PER_SERVER_MAX {
@@ -226,7 +228,7 @@ impl Server {
         }
     }
 
-    /// A connection that is idle at this moment.
+    /// A connection that is idle now.
     pub(crate) fn idle_line(self: &Arc<Server>) -> Option<Line> {
         let mut lines = self.lock();
         if lines.idle.is_empty() || !lines.places.take(Purpose::Usual) {
@@ -237,7 +239,7 @@ impl Server {
         Some(Line::new(self.clone(), link, Purpose::Usual))
     }
 
-    /// Closes the idle connections: they are of the server's last life, or soon will be.
+    /// Closes the idle connections: they belong to the server's last incarnation, or soon will.
     pub(crate) fn drop_idle(&self) {
         let dropped = std::mem::take(&mut self.lock().idle);
         drop(dropped);
@@ -248,24 +250,24 @@ impl Server {
     }
 }
 
-/// A connection while one thread uses it. Dropped in the middle of a call, it is closed, so
-/// that no late answer meets another call.
+/// A connection while one thread uses it. If it is dropped in the middle of a call, it is closed, so that a
+/// late reply is not taken for that of another call.
 pub(crate) struct Line {
     server: Arc<Server>,
     link: Option<Link>,
     calls_under_way: usize,
-    /// For the log: the session of its calls.
+    /// The session of its calls, for the log.
     session: SessionId,
     purpose: Purpose,
 }
 
-/// Why a call on a line has no reply.
+/// Why a call has no reply.
 pub(crate) struct Unanswered {
     pub(crate) error: Error,
     pub(crate) map: Option<Box<ClusterMap>>,
-    /// The server said so itself, and the connection goes on.
+    /// The server has answered with this error, and the connection stays usable.
     pub(crate) told: bool,
-    /// Asking this server again at once is no use: nobody listens there, or it shows no sign of life.
+    /// To ask this server again at once is useless: it refuses connections, or shows no sign of life.
     pub(crate) refused_or_silent: bool,
 }
 
@@ -276,12 +278,12 @@ impl From<ConnectFailure> for Unanswered {
 }
 
 impl Unanswered {
-    /// The answer, or the connection, was lost.
+    /// The reply, or the connection, was lost.
     pub(crate) fn lost(error: Error) -> Unanswered {
         Unanswered { error, map: None, told: false, refused_or_silent: false }
     }
 
-    /// An answer that says no.
+    /// The server has answered with an error.
     pub(crate) fn told(error: Error) -> Unanswered {
         Unanswered { error, map: None, told: true, refused_or_silent: false }
     }
@@ -299,7 +301,7 @@ impl Line {
         }
     }
 
-    /// Whether the other side is on this machine and of this user, by the kernel's word.
+    /// Whether the other side is on this machine and of this user, according to the kernel.
     pub(crate) fn is_local(&self) -> bool {
         self.link.as_ref().is_some_and(Link::is_local)
     }
@@ -334,7 +336,7 @@ impl Line {
         })
     }
 
-    /// The reply to a change; a test may have it lost.
+    /// The reply to a change; a test may inject its loss.
     pub(crate) fn receive_change<R: Request>(
         &mut self,
         call: u32,
@@ -410,12 +412,12 @@ impl Line {
         }
     }
 
-    /// For what it is used.
+    /// The purpose for which it is used.
     pub(crate) fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    /// Whose connection it is.
+    /// The server to which it leads.
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.server
     }
@@ -440,7 +442,7 @@ impl Drop for Line {
     }
 }
 
-/// One request and its reply on a connection that nobody else uses.
+/// One request and its reply on a connection that no other thread uses.
 pub(crate) fn roundtrip<R: Request>(
     link: &mut Link,
     header: Header,
@@ -462,7 +464,8 @@ fn receive<R: Request>(link: &mut Link, header: Header, request: &R, deadline: I
     Ok(received.reply)
 }
 
-/// The same where the server takes its time: `late` is called once when the reply has not begun by `late_at`.
+/// The same for a request whose reply may be late: `late` is called once if the reply has not begun by
+/// `late_at`.
 pub(crate) fn roundtrip_unless_late<R: Request>(
     link: &mut Link,
     header: Header,
@@ -490,7 +493,7 @@ pub(crate) fn unbelievable<R: Request>() -> Error {
     Error::new(ErrorKind::Protocol, format!("{:?} was answered with what cannot be", R::KIND))
 }
 
-/// A reply that can be the answer to this request. Of another nothing is believed, and its connection ends.
+/// The reply, if it can be one to this request. Otherwise it is an error, and its connection is closed.
 pub(crate) fn believed<R: Request>(
     line: &mut Line,
     request: &R,

@@ -1,4 +1,4 @@
-//! Who lives: the session for its servers, by heartbeats, and the servers for the session.
+//! Signs of life: of the session for its servers, by heartbeats, and of the servers for the session.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,8 @@ use crate::session::Session;
 use crate::session::lines::{Link, Server, Unanswered, roundtrip};
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 
-/// How long the end of a session may wait for all servers together; expiry does the rest.
+/// How long the end of a session may wait for all servers together; what is not told by then is done by its
+/// expiry.
 const CLOSE_MILLIS_MAX: u64 = 500;
 
 impl Session {
@@ -21,8 +22,8 @@ impl Session {
         self.ended.get().is_some()
     }
 
-    /// The session is over: files that were open are closed, and locks are gone, so that going
-    /// on in a new session would hide a loss.
+    /// The session is over: its open files are closed and its locks are gone, so to go on in a new session
+    /// would hide a loss.
     pub(crate) fn end(&self, error: &Error) -> Error {
         let told = Error::new(
             ErrorKind::Stale,
@@ -34,11 +35,11 @@ impl Session {
         self.ended.get_or_init(|| told).clone()
     }
 
-    /// Tells every server that knows the session that it lives, unless whoever listens to it has.
+    /// Sends a heartbeat to every server that knows the session, except where a long poll has told it.
     pub(crate) fn beat(&self, deadline: Instant) {
         let mut servers = self.all_servers();
         servers.retain(|server| server.opened.load(Ordering::Acquire) && !self.is_listened_to(server));
-        // Those that answer must not wait for those that do not.
+        // Servers that answer come first, so as not to wait for those that do not.
         servers.sort_by_key(|server| server.is_failing());
         for server in servers {
             let answered = self.beat_one(&server, deadline);
@@ -49,7 +50,8 @@ impl Session {
         }
     }
 
-    /// Whether a server hears that the session lives by a connection that is there for more. Then no other is kept.
+    /// Whether a server is told by long polls that the session lives. Then the heartbeat connection is not
+    /// kept.
     fn is_listened_to(&self, server: &Server) -> bool {
         let listens = server.has_heard_of_life(Instant::now());
         if listens && let Some(mut control) = server.control.try_lock() {
@@ -85,34 +87,34 @@ impl Session {
         }
     }
 
-    /// Whether a server that leaves a call unanswered shows a sign of life.
+    /// Checks for a sign of life of a server that leaves a call unanswered.
     pub(crate) fn lives(&self, server: &Arc<Server>) -> bool {
         let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
         let mut control = server.control.lock();
         self.beat_on(&mut control.link, server, soon).is_ok()
     }
 
-    /// Whether the server of a slot has answered of late.
+    /// Whether the server of a slot has answered recently.
     pub(crate) fn answers(&self, slot: Slot) -> bool {
         let home = self.known_map().and_then(|map| self.server_of(&map, slot).ok());
         home.is_some_and(|server| !server.is_failing())
     }
 
-    /// Asks a server that called something Stale whether it meant the session.
+    /// Asks a server that answered Stale whether it meant the session.
     ///
     /// Errors: the session's own end.
     pub(crate) fn confirm(&self, server: &Arc<Server>) -> Result<()> {
         let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
         let answered = self.beat_one(server, soon);
         match self.ended.get() {
-            // Also when another thread has heard of it, and this server does not answer.
+            // Also if another thread has learned that it has ended, and this server does not answer.
             Some(ended) if answered.is_err() => Err(ended.clone()),
             _ => Ok(()),
         }
     }
 
-    /// Before a server that has never had the session is asked anything in its name: one of those that have it says that it lives. Where none
-    /// answers nobody knows better.
+    /// Before the first request in the session to a server that has never known it: asks a server that knows
+    /// the session whether it still lives. If none answers, the session is assumed to live.
     ///
     /// Errors: the session's own end.
     pub(crate) fn confirm_elsewhere(&self, new: &Arc<Server>) -> Result<()> {
@@ -122,7 +124,8 @@ impl Session {
             let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
             let answered = match server.control.try_lock() {
                 Some(mut control) => self.beat_on(&mut control.link, server, soon),
-                // Somebody is just asking it, who may wait for this very server: to open the session there asks the same.
+                // A thread is asking it, which may wait for `new`: opening the session there on another
+                // connection answers the same.
                 None => self.connect(server, soon).map(drop).map_err(Unanswered::from),
             };
             if let Some(ended) = self.ended.get() {
@@ -135,8 +138,8 @@ impl Session {
         Ok(())
     }
 
-    /// Asks a server that was given up for a sign of life. Threads that wait for one another here
-    /// share the answer, so that each waits about as long as if it were alone.
+    /// Checks for a sign of life of a server that left a call unanswered. Threads that wait here at the same
+    /// time share the answer, so that each waits about as long as if it were alone.
     pub(crate) fn probe(
         &self,
         server: &Arc<Server>,
@@ -152,7 +155,7 @@ impl Session {
             let mut answered = self.beat_on(&mut control.link, server, deadline);
             let lost = answered.as_ref().is_err_and(|failure| failure.error.kind() == ErrorKind::HostDown);
             if had_connection && lost {
-                // The connection was of the server's last life.
+                // The connection was to the server's last incarnation.
                 answered = self.beat_on(&mut control.link, server, deadline);
             }
             match answered {
@@ -169,7 +172,7 @@ impl Session {
         Err(Unanswered { refused_or_silent: true, ..Unanswered::lost(error) })
     }
 
-    /// Gives up what an ended session has no more use for.
+    /// Frees what an ended session no longer needs.
     pub(crate) fn disconnect(&self) {
         for server in self.all_servers() {
             server.drop_idle();

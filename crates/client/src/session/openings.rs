@@ -1,7 +1,9 @@
-//! Changes that were not answered in time: their slot is told when its server answers again, and before anything else is changed there.
-//! What it has not met by then is not done any more, and of what is done later its session counts as knowing nothing. Until then whatever
-//! the slot says may be outdated without a word ([`crate::hearers::Doubt`]). What one of them has opened is asked with that: nobody could
-//! close it, and a file that is unlinked would keep its bytes until the session ends.
+//! Changes that were not answered in time. Their slot is told to abandon them (`GiveUp`) when its server
+//! answers again, before any other change is made there. A change that the slot has not received by then is
+//! never done, and of one that it has done the session counts as not knowing the effects. Until then any
+//! answer of the slot may be outdated without a recall ([`crate::hearers::Doubt`]). The reply to `GiveUp`
+//! names an inode that such a change has opened, so that it can be closed: otherwise an unlinked file would
+//! keep its bytes until the session ends.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,8 +19,8 @@ use crate::session::retry::{is_in_doubt, is_unheard};
 use crate::session::sequences::{Kept, Ticket};
 
 impl Session {
-    /// A change was answered, or is given up: then it may be done yet, where an answer was `lost` or comes too late. Bytes of lanes are
-    /// nothing that anybody keeps for that.
+    /// A change was answered, or is abandoned: in the second case it may still be done, if an answer was
+    /// `lost` or comes too late. Changes of bytes in lanes are exempt: nothing is cached because of them.
     pub(crate) fn answered<R: Request, T>(
         &self,
         ticket: Ticket<'_>,
@@ -29,7 +31,7 @@ impl Session {
         if !of_lane && answer.as_ref().is_err_and(|error| is_in_doubt(error, lost)) && !self.is_ended() {
             self.doubts(ticket.slot(), Doubt::Begins);
             let kept = ticket.keep();
-            // What goes beyond the limit stays open, and in doubt, until the session ends.
+            // A change beyond the limit stays open, and in doubt, until the session ends.
             if !self.owe(Message::GiveUp(kept)) {
                 self.sequences.release(kept);
             }
@@ -43,13 +45,14 @@ impl Session {
         }
     }
 
-    /// The number of a mutation in `slot`, which has heard of everything that was given up there.
+    /// The number of a mutation in `slot`, once the slot knows of everything that was abandoned there.
     pub(crate) fn ticket(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
         self.tell(Subject::GivenUp(slot), deadline)?;
         self.sequences.take(slot, deadline)
     }
 
-    /// The same where one is free now: for who has a number of another slot, on which those may wait who have this slot's.
+    /// The same if a number is free now. For callers that hold a number of another slot: to wait could be a
+    /// deadlock with those that hold this slot's and wait for that one.
     pub(crate) fn ticket_now(
         self: &Arc<Session>,
         slot: Slot,
@@ -59,15 +62,15 @@ impl Session {
         Ok(self.sequences.try_take(slot))
     }
 
-    /// Tells a slot of one change that was given up.
+    /// Tells a slot to abandon one change.
     pub(crate) fn tell_given_up(self: &Arc<Session>, kept: Kept, deadline: Instant) -> Result<Heard> {
-        // Those that are kept fill the slot's window; this makes room in it.
+        // The numbers of abandoned changes fill the slot's window; this request makes room in it.
         let ticket = self.sequences.take_beyond(kept.slot);
         let request = GiveUp { sequence: kept.sequence };
         match self.change_with(&ticket, &[], kept.slot, &request, deadline) {
             Ok(GivenUp { opened: Some(inode) }) => _ = self.owe(Message::CloseOpened(inode)),
             Err(error) if is_unheard(&error) => return Err(error),
-            // A slot that says no knows nothing of it any more.
+            // A slot that refuses does not know the change any more.
             Ok(GivenUp { opened: None }) | Err(_) => {}
         }
         self.sequences.release(kept);

@@ -1,4 +1,5 @@
-//! The one place of what a session owes to servers ([`crate::session::owed`]), for the threads that owe and those that tell.
+//! The outbox of a session ([`crate::session::owed`]), shared by the threads that add messages and those that
+//! send them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,31 +17,32 @@ struct State {
     telling: HashMap<Subject, Arc<Telling>>,
 }
 
-/// What a session owes. Its lock and that of a [`Telling`] are never held together, and no message is sent with one of them.
+/// A session's pending messages. Its lock and that of a [`Telling`] are never held together, and no message
+/// is sent under either.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    /// As many messages as there are: nearly always none.
+    /// The number of messages: nearly always 0.
     count: AtomicUsize,
     state: Mutex<State>,
 }
 
-/// A thread tells what is owed about a subject.
+/// A thread is sending the messages about a subject.
 #[derive(Default)]
 pub(crate) struct Telling {
-    /// `None` inside: it is for others to try themselves.
+    /// `None` inside: others are to try themselves.
     outcome: Mutex<Option<Option<Result<()>>>>,
     over: Condvar,
 }
 
-/// Who tells.
+/// The thread that sends.
 pub(crate) enum Teller<'a> {
-    /// The caller, who says what came of it.
+    /// The caller, which then reports the outcome.
     Me(Told<'a>),
     /// Another thread.
     Another(Arc<Telling>),
 }
 
-/// A subject that this thread has taken up; puts it down when it goes, and says what came of it.
+/// A subject that this thread has taken up; when dropped, it puts the subject down and reports the outcome.
 pub(crate) struct Told<'a> {
     outbox: &'a Outbox,
     subject: Subject,
@@ -50,12 +52,12 @@ pub(crate) struct Told<'a> {
 }
 
 impl Outbox {
-    /// As many messages as servers have yet to hear.
+    /// The number of messages that are not acknowledged yet.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// How many each home has yet to hear.
+    /// The number of them for each home.
     pub(crate) fn by_home(&self) -> HashMap<Home, usize> {
         if self.count() == 0 { HashMap::new() } else { self.with(|state| state.owed.by_home()) }
     }
@@ -64,7 +66,7 @@ impl Outbox {
         self.with(|state| state.owed.owe(message, now))
     }
 
-    /// When somebody has to be told next.
+    /// When the next message is due.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         if self.count() == 0 { None } else { self.with(|state| state.owed.wake_at()) }
     }
@@ -80,7 +82,7 @@ impl Outbox {
         self.with(|state| state.owed.begin_round())
     }
 
-    /// Whatever is to be told next in a round.
+    /// Takes up the subject that is due next in a round.
     pub(crate) fn take_up_next(
         &self,
         round: u64,
@@ -94,7 +96,7 @@ impl Outbox {
         Some(Told { outbox: self, subject, telling, unheard: false, outcome: None })
     }
 
-    /// Who tells what is owed about a subject; `None`: nothing is.
+    /// The thread that sends the messages about a subject; `None`: there are none.
     pub(crate) fn teller(&self, subject: Subject) -> Option<Teller<'_>> {
         if self.count() == 0 {
             return None;
@@ -126,17 +128,17 @@ impl State {
 }
 
 impl Told<'_> {
-    /// The message that is to be told. `round`: unless it came after that began.
+    /// The next message to send. With `round`: only if it was added before that round.
     pub(crate) fn message(&self, round: Option<u64>) -> Option<Message> {
         self.outbox.with(|state| state.owed.next_of(self.subject, round))
     }
 
-    /// That message was heard, or nobody is to hear it any more.
+    /// That message was acknowledged, or is void.
     pub(crate) fn is_told(&self) {
         self.outbox.with(|state| state.owed.told(self.subject));
     }
 
-    /// What came of it in the end. `shared`: those who wait hear this, too.
+    /// Reports the final outcome. `shared`: waiting threads get it too.
     pub(crate) fn end(mut self, outcome: &Result<()>, shared: bool) {
         self.unheard = outcome.is_err();
         self.outcome = shared.then(|| outcome.clone());
@@ -155,7 +157,7 @@ impl Drop for Told<'_> {
 }
 
 impl Telling {
-    /// What came of it; `None`: the caller is to try it itself.
+    /// Waits for the outcome; `None`: the caller is to try itself.
     pub(crate) fn wait(&self, home: Home, deadline: Instant) -> Option<Result<()>> {
         let mut outcome = self.outcome.lock();
         loop {

@@ -1,10 +1,11 @@
-//! What a session owes to servers: messages that they could not be told, or need not be told at once. Pure: it takes messages, what
-//! came of them and the time, and says which is sent next.
+//! A session's pending messages to servers, which could not be sent, or need not be sent at once. Pure: it
+//! takes messages, outcomes and the time, and says what is sent next.
 //!
-//! Each message has a subject, and each subject a home. Messages of one subject are told in their order, each until it is heard, and by
-//! one thread at a time; subjects of one home take turns, and so do homes. One rule says when: a second after something is owed first,
-//! so that what comes meanwhile goes along; after a home that did not hear, after a pause that grows; and after a home whose server is
-//! silent, when it has shown a sign of life.
+//! Each message has a subject, and each subject a home. Messages of one subject are sent in order, each until
+//! it is acknowledged, and by one thread at a time; subjects of one home take turns, and so do homes. One
+//! rule says when: the first message a second after it is added, so that later ones go along; after a
+//! failure, following a pause that grows; and to a home whose server is silent, once it has shown a sign of
+//! life.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -17,28 +18,29 @@ use ramlace_wire::locks::SetLock;
 
 use crate::session::sequences::Kept;
 
-/// What is owed is told so much later: what is owed meanwhile goes in the same round. Times of written files reach their homes after so
-/// long at the latest (`docs/records/generations.md`).
+/// The delay before a pending message is sent: what is added meanwhile goes in the same round. It bounds the
+/// time until the times of written files reach their homes (`docs/records/generations.md`).
 pub const ROUND_MILLIS: u64 = 1_000;
-/// The longest pause after a home that did not hear: heartbeats come as often.
+/// The longest pause after a home that did not answer: the interval of heartbeats.
 const PAUSE_MILLIS_MAX: u64 = limits::HEARTBEAT_MILLIS;
-/// Departures from barriers that a slot has yet to hear of; what is beyond ends with the session.
+/// Pending departures from barriers of one slot; beyond that, the end of the session takes care of them.
 const LEAVES_MAX: usize = 1024;
-/// Locks of a file of which its home has yet to hear that they are over; what is beyond ends with the session.
+/// Pending messages about a file's locks; beyond that, the end of the session takes care of them.
 const LOCKS_MAX: usize = limits::LOCKS_PER_SESSION_MAX as usize;
-/// Of what only says that there is something to be told: one that is being told, and one of each kind that came meanwhile.
+/// For messages that only signal that there is something to send: one that is being sent, and one of each
+/// kind that was added meanwhile.
 const SIGNS_MAX: usize = 3;
 
-/// Who is to hear.
+/// The receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Home {
-    /// Whoever has this slot.
+    /// The server that has this slot.
     Slot(Slot),
     /// A server, whatever its slots.
     Server(ServerId),
 }
 
-/// What messages are about.
+/// The subjects of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// Changes that were not answered in time.
@@ -51,41 +53,42 @@ pub enum Subject {
     Open(InodeId),
     /// When an inode was written.
     Times(InodeId),
-    /// Recalls of leases on bytes that are over.
+    /// Ended recalls of leases on bytes.
     Recalls(ServerId),
-    /// A wait for a lock, which may be one of a cycle.
+    /// A wait for a lock that may be part of a deadlock.
     Cycle(u64),
 }
 
-/// A message that is owed.
+/// A pending message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A change is given up: what has not met it by then is not done any more.
+    /// Abandon a change: if it arrives later than this, it is not done.
     GiveUp(Kept),
-    /// A wait for a lock is given up; should it have been granted, it is unlocked.
+    /// A wait for a lock is cancelled; if it was granted, it is unlocked.
     CancelLock(SetLock),
     /// The owner of locks has gone.
     Unlock(SetLock),
-    /// A member waits at a barrier no longer.
+    /// A member no longer waits at a barrier.
     LeaveBarrier(Slot, LeaveBarrier),
     /// An inode was closed, unless it is open again.
     Close(InodeId),
-    /// A change that was given up has opened an inode: that is closed, unless it is open here.
+    /// An abandoned change has opened an inode: close it, unless it is open here.
     CloseOpened(InodeId),
-    /// An inode was written; when, knows who sends it.
+    /// An inode was written; the sender knows when.
     Times(InodeId),
-    /// Recalls are over; which, knows who sends it.
+    /// Recalls have ended; the sender knows which.
     EndRecalls(ServerId),
-    /// A wait for a lock goes on: the server of slot 0 is asked for a cycle that it closes, as long as it does.
+    /// A wait for a lock goes on: the server of slot 0 is asked whether it closes a cycle, for as long as it
+    /// lasts.
     LookForCycle(u64),
 }
 
-/// What became of a message that its home did not miss.
+/// The outcome of a message whose home answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It was told, or nobody is to hear it any more.
+    /// It was acknowledged, or is void.
     Yes,
-    /// It is for the next round: another thread has what it is about.
+    /// It is for the next round: another thread is busy with its subject.
     NotYet,
 }
 
@@ -99,7 +102,7 @@ impl fmt::Display for Home {
 }
 
 impl Message {
-    /// What it is about.
+    /// Its subject.
     pub fn subject(&self) -> Subject {
         match self {
             Message::GiveUp(kept) => Subject::GivenUp(kept.slot),
@@ -112,7 +115,7 @@ impl Message {
         }
     }
 
-    /// Whether it says only that there is something to be told: one that waits is as good as two.
+    /// Whether it only signals that there is something to send: then one pending message is as good as two.
     fn is_sign(&self) -> bool {
         matches!(
             self,
@@ -126,7 +129,7 @@ impl Message {
 }
 
 impl Subject {
-    /// Who hears messages about it.
+    /// The receiver of messages about it.
     pub fn home(self) -> Home {
         match self {
             Subject::Locks(inode) | Subject::Open(inode) | Subject::Times(inode) => Home::Slot(inode.slot()),
@@ -136,7 +139,7 @@ impl Subject {
         }
     }
 
-    /// As many messages of it are kept at most.
+    /// The limit of pending messages about it.
     fn messages_max(self) -> usize {
         match self {
             Subject::GivenUp(_) => limits::REPLIES_PER_SESSION_MAX,
@@ -147,20 +150,20 @@ impl Subject {
     }
 }
 
-/// When a home is told next, and whose turn it is among those of the same time.
+/// When a home is due, and its turn among homes that are due at the same time.
 type Place = (Instant, u64);
 
-/// What is owed to one home.
+/// The pending messages to one home.
 struct Queue {
-    /// Its subjects, by whose turn it is.
+    /// Its subjects, in the order of their turns.
     subjects: BTreeMap<u64, Subject>,
-    /// `None`: it is told after a sign of life.
+    /// `None`: it is due after a sign of life.
     place: Option<Place>,
-    /// How often in a row it did not hear.
+    /// Failures in a row.
     failures: u32,
 }
 
-/// What is owed about one subject.
+/// The pending messages about one subject.
 #[derive(Default)]
 struct Strand {
     messages: VecDeque<(u64, Message)>,
@@ -171,44 +174,44 @@ struct Strand {
 /// What a thread may do about a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenUp {
-    /// Nothing is owed.
+    /// There are no messages.
     Nothing,
-    /// Another thread tells it.
+    /// Another thread is sending them.
     ByAnother,
-    /// It is the caller's, until it is put down.
+    /// The caller sends them, until it puts the subject down.
     ByCaller,
 }
 
-/// What came of a message that is owed from now on.
+/// The outcome of adding a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owes {
-    /// There are as many of its kind as may be: it is dropped.
+    /// The limit of its kind is reached: it is dropped.
     TooMuch,
     /// It waits for its turn.
     Later,
-    /// The same, and it is the first: who tells must not sleep longer than [`Owed::wake_at`].
+    /// The same, and it is the first: the sending thread must not sleep beyond [`Owed::wake_at`].
     Sooner,
 }
 
-/// Everything that is owed.
+/// All pending messages.
 #[derive(Default)]
 pub struct Owed {
     strands: HashMap<Subject, Strand>,
     homes: BTreeMap<Home, Queue>,
-    /// Homes that are not silent.
+    /// Homes that are not silent, in the order in which they are due.
     order: BTreeMap<Place, Home>,
-    /// Messages and turns have numbers of one row, so that a round ends.
+    /// Messages and turns are numbered from one sequence, so that a round ends.
     last: u64,
     count: usize,
 }
 
 impl Owed {
-    /// As many messages as there are.
+    /// The number of messages.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many each home has yet to hear. What is a question is no message that anybody misses.
+    /// The number for each home. Messages that are only queries do not count: nothing is lost without them.
     pub fn by_home(&self) -> HashMap<Home, usize> {
         let mut counts = HashMap::new();
         let told = |subject: &Subject| !matches!(subject, Subject::Cycle(_));
@@ -219,17 +222,17 @@ impl Owed {
         counts
     }
 
-    /// When somebody has to be told next.
+    /// When the next home is due.
     pub fn wake_at(&self) -> Option<Instant> {
         self.order.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// A round begins: what has an earlier number is told in it.
+    /// Begins a round, in which messages with an earlier number are sent.
     pub fn begin_round(&mut self) -> u64 {
         self.number()
     }
 
-    /// A message is owed from now on, and told when it is time.
+    /// Adds a message; it is sent when it is due.
     pub fn owe(&mut self, message: Message, now: Instant) -> Owes {
         let subject = message.subject();
         let number = self.number();
@@ -260,7 +263,8 @@ impl Owed {
         if first.is_none_or(|first| at < first) { Owes::Sooner } else { Owes::Later }
     }
 
-    /// Takes up whatever is to be told next in a round that began with this number; homes that are `silent` wait for a sign of life.
+    /// Takes up the subject that is due next in the round that began with this number; homes that are
+    /// `silent` wait for a sign of life.
     pub fn take_up_next(
         &mut self,
         round: u64,
@@ -285,7 +289,7 @@ impl Owed {
         None
     }
 
-    /// Takes up a subject out of its turn.
+    /// Takes up a subject out of turn.
     pub fn take_up(&mut self, subject: Subject) -> TakenUp {
         match self.strands.get_mut(&subject) {
             None => TakenUp::Nothing,
@@ -297,19 +301,20 @@ impl Owed {
         }
     }
 
-    /// The message that is to be told about a subject that is taken up. `round`: unless it came after that began.
+    /// The next message about a subject that is taken up. With `round`: only if it was added before that
+    /// round.
     pub fn next_of(&self, subject: Subject, round: Option<u64>) -> Option<Message> {
         let (number, message) = self.strands.get(&subject)?.messages.front()?;
         round.is_none_or(|round| *number < round).then(|| message.clone())
     }
 
-    /// That message was heard, or nobody is to hear it any more.
+    /// That message was acknowledged, or is void.
     pub fn told(&mut self, subject: Subject) {
         let front = self.strands.get_mut(&subject).and_then(|strand| strand.messages.pop_front());
         self.count -= usize::from(front.is_some());
     }
 
-    /// Who has taken a subject up is done with it. `unheard`: its home did not hear.
+    /// The thread that took a subject up is done with it. `unheard`: its home did not answer.
     pub fn put_down(&mut self, subject: Subject, unheard: bool, now: Instant) {
         let home = subject.home();
         let turn = self.number();
@@ -334,7 +339,7 @@ impl Owed {
         }
     }
 
-    /// Servers have shown signs of life: homes that were silent are looked at again.
+    /// Servers have shown signs of life: silent homes are due again.
     pub fn hear_of_life(&mut self, now: Instant) {
         let silent: Vec<Home> =
             self.homes.iter().filter(|(_, queue)| queue.place.is_none()).map(|(home, _)| *home).collect();

@@ -1,8 +1,8 @@
-//! What is owed, told to homes that hear, refuse or say nothing.
+//! Pending messages to homes that acknowledge, refuse or do not answer.
 
 use super::*;
 
-/// Leave of a member of a barrier in a slot.
+/// A member's departure from a barrier in a slot.
 fn leave(slot: u16, member: u32) -> Message {
     Message::LeaveBarrier(Slot(slot), LeaveBarrier { name: b"b".to_vec(), member, wait: 1 })
 }
@@ -26,7 +26,7 @@ fn inodes_of(slot: u16) -> [InodeId; 2] {
     [1, 2].map(|counter| InodeId::new(Slot(slot), counter))
 }
 
-/// Who tells, by a clock of its own.
+/// The sending thread, with a clock of its own.
 struct Teller {
     owed: Owed,
     began: Instant,
@@ -56,7 +56,7 @@ impl Teller {
         self.owed.wake_at().map(|at| at.saturating_duration_since(self.began).as_millis() as u64)
     }
 
-    /// One round at this time; what it was in the order in which it was heard.
+    /// One round at this time; returns the messages in the order in which they were acknowledged.
     fn round(&mut self, millis: u64) -> Vec<Message> {
         self.millis = millis;
         let (now, round, silent) = (self.now(), self.owed.begin_round(), self.silent.clone());

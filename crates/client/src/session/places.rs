@@ -1,7 +1,7 @@
-//! How many connections to one server are used for what, and in which order threads wait for one.
+//! How many connections to one server are used for which purpose, and in which order threads wait for one.
 //!
-//! Some requests wait at the server for other machines. What those machines wait for must not wait behind them, so each
-//! kind has places of its own, and no use of one kind takes a place of another.
+//! Some requests wait at the server for other machines. What those machines wait for must not queue behind
+//! them, so each purpose has places of its own, and no other purpose takes them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use std::sync::Arc;
 use ramlace_base::limits;
 use ramlace_sync::Condvar;
 
-/// For what a thread asks.
+/// The purpose of a thread's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// What programs ask for by calls.
+    /// Calls of programs.
     Usual,
-    /// Bytes for a kernel's pages; they may wait for the owner of a page.
+    /// Reads for a kernel's pages; they may wait for the owner of a page.
     Pages,
-    /// Bytes for the pages of a strict mount, which wait until other kernels have dropped them.
+    /// Reads for the pages of a strict mount, which wait until other kernels have dropped them.
     StrictReads,
-    /// Pages that are written back: servers answer without waiting for anybody, and drops wait for it.
+    /// Write-backs of pages: servers answer these without waiting for other clients, and drops wait for them.
     WritesBack,
 }
 
 const PURPOSES: [Purpose; 4] = [Purpose::Usual, Purpose::Pages, Purpose::StrictReads, Purpose::WritesBack];
 
 impl Purpose {
-    /// Connections for it. Together with the few that only wait they are no more than
+    /// The number of connections for it. All together, with the few for long polls, are at most
     /// [`limits::CONNECTIONS_PER_SESSION_MAX`].
     const fn places(self) -> usize {
         match self {
@@ -37,7 +37,7 @@ impl Purpose {
     }
 }
 
-/// Places in use, and who waits for one.
+/// Places in use, and the threads that wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     used: [usize; PURPOSES.len()],
@@ -45,11 +45,11 @@ pub(crate) struct Places {
     last_number: u64,
 }
 
-/// A thread that waits, until [`Places::take_in_turn`] or [`Places::leave`].
+/// A waiting thread, until [`Places::take_in_turn`] or [`Places::leave`].
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     number: u64,
-    /// Its turn may have come.
+    /// Signalled when its turn may have come.
     pub(crate) turn: Arc<Condvar>,
 }
 
@@ -59,14 +59,14 @@ impl Places {
         self.used.iter().sum()
     }
 
-    /// Takes a place, unless there is none or others wait for one.
+    /// Takes a place, unless there is none or other threads wait for one.
     pub(crate) fn take(&mut self, purpose: Purpose) -> bool {
         let takes = self.waiting[purpose as usize].is_empty() && self.has_place(purpose);
         self.used[purpose as usize] += usize::from(takes);
         takes
     }
 
-    /// Waits behind all others.
+    /// Joins the queue at its end.
     pub(crate) fn wait(&mut self, purpose: Purpose) -> Waiter {
         self.last_number += 1;
         let waiter = Waiter { number: self.last_number, turn: Arc::default() };
@@ -74,7 +74,7 @@ impl Places {
         waiter
     }
 
-    /// Takes a place when it is this one's turn; then it waits no longer.
+    /// Takes a place, and leaves the queue, if it is this thread's turn.
     pub(crate) fn take_in_turn(&mut self, purpose: Purpose, waiter: &Waiter) -> bool {
         let first = self.waiting[purpose as usize].front();
         let takes = first.is_some_and(|first| first.number == waiter.number) && self.has_place(purpose);
@@ -86,19 +86,19 @@ impl Places {
         takes
     }
 
-    /// Waits no longer, and has no place.
+    /// Leaves the queue without a place.
     pub(crate) fn leave(&mut self, purpose: Purpose, waiter: &Waiter) {
         self.waiting[purpose as usize].retain(|other| other.number != waiter.number);
         self.wake();
     }
 
-    /// A place is free again.
+    /// Frees a place.
     pub(crate) fn give_back(&mut self, purpose: Purpose) {
         self.used[purpose as usize] -= 1;
         self.wake();
     }
 
-    /// Wakes those whose turn it is. Nobody else hears of it: to wake somebody is a system call.
+    /// Wakes only the threads whose turn it is: to wake one is a system call.
     fn wake(&self) {
         for purpose in PURPOSES.into_iter().filter(|purpose| self.has_place(*purpose)) {
             if let Some(first) = self.waiting[purpose as usize].front() {

@@ -1,9 +1,11 @@
-//! What a session has promised in slots that are delegated to it: changes that its callers take for done, and that are sent
-//! later, in their order, many in one message. It asks no clock and sends nothing: [`crate::session::behind`] does.
+//! The session's promises in slots that are delegated to it: changes that its callers take for done, and that
+//! are sent later, in order, many in one message. It reads no clock and sends nothing:
+//! [`crate::session::behind`] does.
 //!
-//! Whoever promises something has worked out its answer from what is known of the slot. That is known in a *version*: a change
-//! that is sent by itself and may make an inode, or change a directory, begins another one, and nothing is promised meanwhile. What
-//! is known of files has a version of its own, which each change begins that is sent by itself.
+//! The answer to a promise is predicted from what is known of the slot. That knowledge has a *version*: a
+//! change that is sent by itself, and may make an inode or change a directory, begins another one, and
+//! nothing is promised while it is under way. Knowledge of files has a version of its own, which every change
+//! that is sent by itself renews.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ use ramlace_wire::leases::DelegationRecall;
 
 use crate::session::sequences::Kept;
 
-/// How old a promise may be.
+/// The longest delay before a promise is sent.
 pub const AGE_MAX: Duration = Duration::from_millis(limits::BEHIND_MILLIS_MAX);
 const IDLE: Duration = Duration::from_millis(limits::DELEGATION_IDLE_MILLIS);
 
@@ -25,32 +27,32 @@ pub struct Promise {
     pub kind: Kind,
     /// The inode that it makes or changes.
     pub inode: InodeId,
-    /// The inode is made by it.
+    /// It creates the inode.
     pub makes: bool,
     /// When it was promised.
     pub at: Timestamp,
     /// The message's body.
     pub body: Vec<u8>,
-    /// The answer that its caller was given, as the slot would give it.
+    /// The answer that its caller got: the slot's own, as predicted.
     pub told: Vec<u8>,
-    /// Its number in the session, once it was sent.
+    /// Its sequence number, once it was sent.
     pub kept: Option<Kept>,
 }
 
-/// What a slot knows of.
+/// The state of one slot.
 #[derive(Debug, Default)]
 struct Promises {
     delegation: Option<u64>,
     version: Version,
-    /// Changes under way that are sent by themselves, and may change directories.
+    /// Changes under way that are sent by themselves, and may affect directories.
     direct: usize,
-    /// The same of files alone.
+    /// The same for changes that affect only files.
     direct_of_files: usize,
-    /// All that have begun.
+    /// The number of all changes that have begun and were sent by themselves.
     begun: u64,
     waiting: VecDeque<Promise>,
     bytes: usize,
-    /// Somebody sends them.
+    /// A thread is sending.
     sending: bool,
     oldest: Option<Instant>,
     used: Option<Instant>,
@@ -58,29 +60,29 @@ struct Promises {
     wanted: bool,
 }
 
-/// In which versions something is known of a slot.
+/// The versions in which something is known of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Its directories, and its next inode.
+    /// Of its directories, and its next inode number.
     pub names: u64,
-    /// Its files.
+    /// Of its files.
     pub files: u64,
 }
 
-/// The slot is not the session's, something else is known of it by now, or some of what was promised is to be sent first.
+/// The slot is not delegated, the version is outdated, or earlier promises have to be sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotPromised;
 
-/// What is to be done about a slot.
+/// What is due in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// What was promised there is sent.
+    /// Its promises are to be sent.
     Send,
-    /// The slot is given back: the delegation's number.
+    /// The slot is to be given back: the delegation's number.
     GiveBack(u64),
 }
 
-/// All of a session.
+/// All promises of a session.
 #[derive(Debug, Default)]
 pub struct AllPromises {
     slots: BTreeMap<Slot, Promises>,
@@ -88,12 +90,13 @@ pub struct AllPromises {
 }
 
 impl AllPromises {
-    /// Slots that are delegated, or about to be asked for.
+    /// The number of slots that are delegated, or about to be requested.
     pub fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// It is about to be asked for, by a create that is sent by itself: in which version the answer will be known.
+    /// A create, which is sent by itself, is about to request a slot. Returns the version in which its answer
+    /// will be known.
     pub fn begin_asking(&mut self, slot: Slot) -> Version {
         let next = self.next_version();
         let promises = self.slots.entry(slot).or_default();
@@ -103,8 +106,8 @@ impl AllPromises {
         promises.version
     }
 
-    /// That create is over, and has told by which delegation the slot is the session's, if it is. Whether anything may be promised by
-    /// what is known since.
+    /// That create has ended; `told` is the delegation that it brought, if any. Returns whether its answer
+    /// allows promises.
     pub fn end_asking(&mut self, slot: Slot, version: Version, told: Option<u64>, now: Instant) -> bool {
         let Some(promises) = self.slots.get_mut(&slot) else { return false };
         promises.direct = promises.direct.saturating_sub(1);
@@ -121,7 +124,7 @@ impl AllPromises {
         is_known
     }
 
-    /// In which version something is known of a slot that is the session's.
+    /// The version in which something is known of a delegated slot.
     pub fn version(&self, slot: Slot) -> Option<Version> {
         self.slots
             .get(&slot)
@@ -134,7 +137,8 @@ impl AllPromises {
         self.last_version
     }
 
-    /// Promises a change that was worked out by what is known in this version; of files, unless it makes one.
+    /// Promises a change that was predicted in this version. The version of files does not matter if it
+    /// creates one.
     pub fn promise(
         &mut self,
         slot: Slot,
@@ -164,12 +168,12 @@ impl AllPromises {
         Ok(())
     }
 
-    /// Whether something was promised in a slot and not sent, or not answered.
+    /// Whether a slot has promises that are not sent, or not answered.
     pub fn owes(&self, slot: Slot) -> bool {
         self.slots.get(&slot).is_some_and(|promises| promises.sending || !promises.waiting.is_empty())
     }
 
-    /// Whether what is owed in a slot comes to half of what one message takes.
+    /// Whether the pending promises of a slot take half of what one message holds.
     pub fn is_nearly_full(&self, slot: Slot) -> bool {
         self.slots.get(&slot).is_some_and(|promises| {
             promises.waiting.len() >= limits::CHANGES_PER_MESSAGE_MAX / 2
@@ -177,7 +181,7 @@ impl AllPromises {
         })
     }
 
-    /// Slots in which something is owed.
+    /// Slots that have pending promises.
     pub fn owing(&self) -> Vec<Slot> {
         self.slots
             .iter()
@@ -186,8 +190,9 @@ impl AllPromises {
             .collect()
     }
 
-    /// A change that is sent by itself begins: what is known of the slot's files ends with it; `names`: and of its directories, and
-    /// nothing is promised before it is over. Whether it is to be told when it is.
+    /// A change that is sent by itself begins: it invalidates what is known of the slot's files. With `names`
+    /// also what is known of its directories, and nothing is promised until it ends. Returns whether its end
+    /// is to be reported.
     pub fn begin_direct(&mut self, slot: Slot, names: bool) -> bool {
         let next = self.next_version();
         let Some(promises) = self.slots.get_mut(&slot) else { return false };
@@ -202,13 +207,13 @@ impl AllPromises {
         true
     }
 
-    /// How many changes have begun that were sent by themselves, where none is under way.
+    /// How many changes have begun that were sent by themselves, if none is under way.
     pub fn quiet(&self, slot: Slot) -> Option<u64> {
         let promises = self.slots.get(&slot)?;
         (promises.direct == 0 && promises.direct_of_files == 0).then_some(promises.begun)
     }
 
-    /// It is over.
+    /// Such a change has ended.
     pub fn end_direct(&mut self, slot: Slot, names: bool) {
         if let Some(promises) = self.slots.get_mut(&slot) {
             let under_way = if names { &mut promises.direct } else { &mut promises.direct_of_files };
@@ -217,7 +222,7 @@ impl AllPromises {
         self.forget_if_over(slot);
     }
 
-    /// What is owed in a slot is sent at once.
+    /// Makes a slot's promises due at once.
     pub fn hurry(&mut self, slot: Slot, now: Instant) {
         if let Some(promises) = self.slots.get_mut(&slot).filter(|promises| !promises.waiting.is_empty()) {
             promises.oldest = Some(now.checked_sub(AGE_MAX).unwrap_or(now));
@@ -230,7 +235,7 @@ impl AllPromises {
             let next = self.next_version();
             let promises = self.slots.entry(recall.slot).or_default();
             promises.wanted = true;
-            // One that was given while nobody here waited for the answer any more.
+            // The delegation was given after the caller had stopped waiting for the answer.
             if promises.delegation.is_none() {
                 promises.delegation = Some(recall.number);
                 promises.version = Version { names: next, files: next };
@@ -255,7 +260,7 @@ impl AllPromises {
         )
     }
 
-    /// Somebody begins to send what is owed in a slot; false: nothing is owed, or another does.
+    /// Begins to send a slot's promises; false: there are none, or another thread does.
     pub fn begin_sending(&mut self, slot: Slot) -> bool {
         let Some(promises) = self.slots.get_mut(&slot) else { return false };
         if promises.sending || promises.waiting.is_empty() {
@@ -266,14 +271,14 @@ impl AllPromises {
         true
     }
 
-    /// What is owed in a slot where somebody sends, and the delegation under which it was promised.
+    /// The promises of a slot whose sending has begun, and the delegation under which they were made.
     pub fn sent_now(&mut self, slot: Slot) -> Option<(u64, &mut VecDeque<Promise>)> {
         let promises = self.slots.get_mut(&slot)?;
-        // One that is over refuses what was promised, and nothing is done twice.
+        // If it has ended, the slot refuses the promises, and nothing is done twice.
         Some((promises.delegation.unwrap_or(u64::MAX), &mut promises.waiting))
     }
 
-    /// The slot has said that it is not the session's any more: what is owed there is refused.
+    /// The slot has answered that it is not delegated to this session any more: its promises will be refused.
     pub fn is_lost(&mut self, slot: Slot) {
         let next = self.next_version();
         if let Some(promises) = self.slots.get_mut(&slot) {
@@ -282,7 +287,7 @@ impl AllPromises {
         }
     }
 
-    /// The first promises were answered, as many as this; they come back.
+    /// The first `count` promises were answered: removes and returns them.
     pub fn answered(&mut self, slot: Slot, count: usize) -> Vec<Promise> {
         let Some(promises) = self.slots.get_mut(&slot) else { return Vec::new() };
         let done: Vec<Promise> = promises.waiting.drain(..count.min(promises.waiting.len())).collect();
@@ -290,7 +295,7 @@ impl AllPromises {
         done
     }
 
-    /// Nobody sends any more. What is left goes on waiting.
+    /// Sending has ended. What is left stays pending.
     pub fn end_sending(&mut self, slot: Slot, now: Instant) {
         if let Some(promises) = self.slots.get_mut(&slot) {
             promises.sending = false;
@@ -301,7 +306,8 @@ impl AllPromises {
         self.forget_if_over(slot);
     }
 
-    /// Nothing is promised before the slot is given back: whether it may be.
+    /// Begins to give a slot back, if nothing is pending; nothing is promised meanwhile. Returns whether it
+    /// began.
     pub fn begin_giving_back(&mut self, slot: Slot, number: u64) -> bool {
         let next = self.next_version();
         let Some(promises) = self.slots.get_mut(&slot) else { return false };
@@ -314,7 +320,7 @@ impl AllPromises {
         true
     }
 
-    /// It was given back, or is not the session's any more.
+    /// The slot was given back, or is not delegated to this session any more.
     pub fn is_over(&mut self, slot: Slot, number: u64) {
         if let Some(promises) = self.slots.get_mut(&slot) {
             promises.sending = false;
@@ -326,7 +332,7 @@ impl AllPromises {
         self.forget_if_over(slot);
     }
 
-    /// All that is owed will never be done.
+    /// No pending promise will ever be done.
     pub fn break_all(&mut self) -> Vec<Promise> {
         std::mem::take(&mut self.slots).into_values().flat_map(|promises| promises.waiting).collect()
     }
@@ -411,7 +417,7 @@ mod tests {
         assert_eq!(all.promise(SLOT, version, change(1), now), Err(NotPromised), "it makes an inode");
         assert!(all.end_asking(SLOT, version, Some(7), now));
         assert!(all.promise(SLOT, version, change(1), now).is_ok());
-        // One that began while it was asked.
+        // A delegation that began while it was requested.
         let asked_in = all.begin_asking(SLOT);
         all.begin_direct(SLOT, true);
         all.end_direct(SLOT, true);

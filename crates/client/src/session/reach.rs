@@ -1,4 +1,4 @@
-//! How a session reaches servers: addresses, handshakes, and the session's opening with each.
+//! How a session reaches servers: addresses, handshakes, and opening the session at each.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
 use crate::session::patience::HOLDERS_WAIT_MAX;
 use crate::session::settings::Seed;
 
-/// No server of the pool could be reached.
+/// The error text when no server of the pool could be reached.
 pub const NOBODY_ANSWERS: &str = "no server of the pool answers ('ramlace status' shows them)";
 
 type Connected<T> = std::result::Result<T, ConnectFailure>;
 
 impl Session {
-    /// Reaches any server of the pool, gets the map, and starts the heart.
+    /// Connects to any server of the pool, gets the map, and starts the heartbeat thread.
     pub(crate) fn begin(self: &Arc<Session>) -> Result<Arc<ClusterMap>> {
         let _beginning = self.lock_beginning();
         if let Some(map) = self.known_map() {
@@ -53,7 +53,7 @@ impl Session {
         let map = self.adopt_map(map)?;
         if let Ok(server) = self.server(opened.server) {
             server.opened.store(true, Ordering::Release);
-            // An address given by hand is TCP; where a shorter way exists, the next call takes it.
+            // An address given by hand is TCP; if there is a Unix socket, the next call uses that.
             if link.is_local() || self.socket_path(&server.entry()).is_none() {
                 server.adopt(link);
             }
@@ -73,7 +73,7 @@ impl Session {
                     Ok(reached) => return Ok(reached),
                     Err(failure) => {
                         refused &= failure.refused;
-                        // A refusal by a server says more than silence.
+                        // A server's refusal is more informative than another server's silence.
                         if last.kind() != ErrorKind::Denied {
                             last = failure.error;
                         }
@@ -115,14 +115,15 @@ impl Session {
         })
     }
 
-    /// Who this is, for people. A forked child is another process.
+    /// The session's label, for people. A forked child has another process id.
     fn label(&self) -> String {
         format!("{} (process {})", self.settings.label, std::process::id())
     }
 
-    /// A connection to a server for the calling thread, and the deadline of what is asked by it. One that left a call unanswered
-    /// for its whole time is asked for a sign of life first. Where all are in use by calls that wait for other machines, as long
-    /// as the server lives it is waited for one, as for the answers to those.
+    /// A connection to a server for the calling thread, and the deadline for the request on it. A server that
+    /// left a call unanswered up to its deadline has to show a sign of life first. If all connections are
+    /// used by calls that wait for other machines, the wait for one goes on as long as the server lives, as
+    /// it does for those calls' replies.
     pub(crate) fn line(
         &self,
         server: &Arc<Server>,
@@ -142,7 +143,7 @@ impl Session {
         Ok((line, begun()))
     }
 
-    /// The same, and nobody is waited for behind this time.
+    /// The same, but nothing is waited for beyond this time.
     pub(crate) fn line_by(
         &self,
         server: &Arc<Server>,
@@ -154,18 +155,18 @@ impl Session {
         server.line(until, || None, || Ok(self.connect(server, until)?))
     }
 
-    /// The Unix socket of a server on this machine, when it may be used.
+    /// The Unix socket of a server on this machine, if it may be used.
     fn socket_path(&self, entry: &ServerEntry) -> Option<PathBuf> {
         let here = self.settings.local && self.host == Some(entry.host);
         Some(PathBuf::from(&entry.unix)).filter(|path| here && path.exists())
     }
 
-    /// A new connection to a server, on which the session is open.
+    /// A new connection to a server, with the session opened on it.
     pub(crate) fn connect(&self, server: &Arc<Server>, deadline: Instant) -> Connected<Link> {
         let entry = server.entry();
         let shaking = handshake_deadline(deadline);
         let silent = |error: Error| match error.kind() {
-            // The operation may have time left, even when the handshake has not.
+            // The operation may have time left, even if the handshake has not.
             ErrorKind::TimedOut => Error::new(ErrorKind::HostDown, error.message()),
             _ => error,
         };
@@ -185,14 +186,14 @@ impl Session {
             .into());
         }
         if !server.opened.load(Ordering::Acquire) {
-            // It knows no better than to begin a session anew that others have ended.
+            // That server would begin a session anew that others have ended.
             self.confirm_elsewhere(server)?;
         }
         server.opened.store(true, Ordering::Release);
         Ok(link)
     }
 
-    /// By the Unix socket where there is one, else by TCP.
+    /// By the Unix socket if there is one, else by TCP.
     fn connect_somehow(&self, entry: &ServerEntry, deadline: Instant) -> Connected<Connection> {
         let connect = |address: &Address| {
             let greet = |key: &ClientKey| Connection::try_connect(address, key, Some(entry.server), deadline);

@@ -1,7 +1,9 @@
-//! What is done about a request that has no reply: whether it is sent again, when, what comes before, and what its caller hears else.
+//! Decides about a request that has no reply: whether it is sent again, when, what is done before, and what
+//! its caller gets otherwise.
 //!
-//! One rule for calls by slot and for the pieces of large transfers; [`verdict_of_one`] is that of questions to one server. A rule
-//! reads no clock and asks nobody: what it says is done by [`crate::session::judging`].
+//! There is one rule for calls by slot and for the pieces of large transfers; [`verdict_of_one`] is the rule
+//! for queries to one server. The rules read no clock and send nothing: [`crate::session::judging`] carries
+//! them out.
 
 use std::time::Instant;
 
@@ -12,49 +14,50 @@ use crate::backoff::Backoff;
 /// What to do when a server answers Retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRetry {
-    /// Ask again after a pause.
+    /// Send it again after a pause.
     Repeat,
-    /// Tell the caller: what it believes of the file is outdated.
+    /// Return it to the caller, whose knowledge of the file is outdated.
     Tell,
 }
 
-/// Why a request has no reply, as far as the rule asks.
+/// Why a request has no reply, as far as the rules need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What its sender is told.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// The server said so itself; else the answer was lost.
+    /// The server has answered with it; else the reply was lost.
     pub told: bool,
-    /// Nobody listens there, or shows a sign of life.
+    /// The server refuses connections, or shows no sign of life.
     pub refused_or_silent: bool,
-    /// A newer map came with it.
+    /// The error came with a newer map.
     pub brings_map: bool,
 }
 
 /// What makes another attempt promising.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remedy {
-    /// The server's idle connections are of its last life, and it counts as failing.
+    /// Close the server's idle connections, which belong to its last incarnation, and count it as failing.
     pub drops_lines: bool,
-    /// The server has to show a sign of life before it is asked anything else.
+    /// The server has to show a sign of life before any other request.
     pub gives_up: bool,
-    /// Who is asked for a newer map: the slot may have gone to another server, or its server may have come back elsewhere.
+    /// Ask for a newer map: the slot may have moved to another server, or its server may have come back at
+    /// another address.
     pub looks: Option<Look>,
-    /// The server is asked whether it meant the session.
+    /// Ask the server whether it meant the session.
     pub confirms: bool,
 }
 
-/// Who is asked for a newer map.
+/// Which servers are asked for a newer map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Every server.
     Anybody,
-    /// The server that failed would not answer.
+    /// All except the server that failed, which would not answer.
     AnybodyElse,
 }
 
 impl Failed {
-    /// What is done before anything is decided.
+    /// What is done before the verdict.
     pub fn remedy(self, now: Instant, deadline: Instant) -> Remedy {
         let lost = !self.told;
         let looks = match self.kind {
@@ -71,13 +74,13 @@ impl Failed {
         }
     }
 
-    /// What becomes of the request then; `same_map`: no newer one was found.
+    /// What becomes of the request then; `same_map`: there was no newer one.
     pub fn verdict(self, on_retry: OnRetry, same_map: bool) -> Verdict {
         match self.kind {
             ErrorKind::Retry if on_retry == OnRetry::Tell => Verdict::Outdated,
             ErrorKind::HostDown if self.refused_or_silent && !self.told && same_map => Verdict::Over,
             ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved) => Verdict::Again,
-            // A greeting that was refused (its answer counts as lost) is no permit.
+            // `Denied` in the handshake, which counts as a lost reply, is not about a permit.
             ErrorKind::Denied if self.told => Verdict::ByAnotherPermit,
             _ => Verdict::Over,
         }
@@ -89,22 +92,24 @@ impl Failed {
 pub enum Verdict {
     /// It is sent again after a pause.
     Again,
-    /// It is sent again, by the same number, if there is another permit than the one that was refused: the pool's secret has changed.
+    /// It is sent again, with the same number, if there is another permit than the one that was refused: the
+    /// pool's secret has changed.
     ByAnotherPermit,
-    /// Its caller believes what is outdated, and has to ask the file's home.
+    /// The caller's knowledge is outdated, and it has to ask the file's home.
     Outdated,
-    /// Its caller hears why.
+    /// The caller gets the error.
     Over,
 }
 
 impl Verdict {
-    /// Whether what belongs to the same operation is not begun any more: it would fail as well, or has to be sent otherwise.
+    /// Whether the rest of the same operation is not begun any more: it would fail as well, or has to be sent
+    /// in another way.
     pub fn stops_others(self) -> bool {
         matches!(self, Verdict::Over | Verdict::ByAnotherPermit)
     }
 }
 
-/// A failure after all that can be done about it was done.
+/// A failure, after everything possible was done about it.
 #[derive(Clone, Debug)]
 pub struct Judged {
     pub error: Error,
@@ -112,12 +117,12 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Nothing was sent, and nothing speaks against sending it.
+    /// The request was not sent, and may be.
     pub fn not_sent() -> Judged {
         Judged { error: Error::new(ErrorKind::HostDown, "it was not sent"), verdict: Verdict::Again }
     }
 
-    /// Of several requests that were sent together: the failure that decides for all that are not done.
+    /// For several requests that were sent together: the failure that decides about all that are not done.
     pub fn deciding<'a>(all: impl Iterator<Item = &'a Judged>) -> Option<&'a Judged> {
         all.min_by_key(|judged| match judged.verdict {
             Verdict::Outdated => 0,
@@ -127,7 +132,7 @@ impl Judged {
     }
 }
 
-/// What becomes of a question to one server, which no other could answer.
+/// What becomes of a query to one server, which no other could answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerdictOfOne {
     AfterPause,
@@ -135,7 +140,8 @@ pub enum VerdictOfOne {
     Over,
 }
 
-/// Its idle connections may all be of its last life: the second silence counts. `silences`: those before this one.
+/// Its idle connections may all be of its last incarnation: so only the second failure counts. `silences`:
+/// the number of failures before this one.
 pub fn verdict_of_one(kind: ErrorKind, silences: u32) -> VerdictOfOne {
     match kind {
         ErrorKind::Retry => VerdictOfOne::AfterPause,
@@ -144,7 +150,7 @@ pub fn verdict_of_one(kind: ErrorKind, silences: u32) -> VerdictOfOne {
     }
 }
 
-/// Whether the home may not have heard.
+/// Whether the home may not have received it.
 pub fn is_unheard(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -152,12 +158,13 @@ pub fn is_unheard(error: &Error) -> bool {
     )
 }
 
-/// Whether a change that ended so may be done yet, and is to be given up; `lost`: an answer to it was.
+/// Whether a change with this outcome may still be done, and is to be abandoned; `lost`: a reply to it was
+/// lost.
 pub fn is_in_doubt(error: &Error, lost: bool) -> bool {
     error.kind() == ErrorKind::TimedOut || lost && is_unheard(error)
 }
 
-/// Whether a change may have been done, or may be done yet, though its caller hears of an error.
+/// Whether a change may have been done, or may still be done, although its caller gets an error.
 pub fn is_unanswered(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut)
 }

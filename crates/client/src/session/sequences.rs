@@ -1,8 +1,8 @@
-//! The numbers of a session's mutations, and which of them still wait for their answer.
+//! The sequence numbers of a session's mutations, and which of them still wait for their answer.
 //!
-//! A slot keeps its answers until it hears that the client has them: every header tells the
-//! oldest mutation of this session that still waits *in that slot*. Counting for each slot
-//! keeps a server that does not answer from holding up mutations elsewhere.
+//! A slot keeps its answers until it learns that the client has them: every header says which is the oldest
+//! mutation of this session that still waits *in that slot*. Counting by slot keeps a server that does not
+//! answer from holding up mutations elsewhere.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -13,9 +13,9 @@ use ramlace_sync::{Condvar, Mutex, MutexGuard};
 #[derive(Default)]
 struct Waiting {
     last: u64,
-    /// Ascending; a slot that has been used keeps its empty list.
+    /// In ascending order; a slot that has been used keeps its empty list.
     slots: HashMap<Slot, Vec<u64>>,
-    /// Threads that wait for answers: to wake nobody is a system call all the same.
+    /// Threads that wait for numbers: a wake-up is a system call even if no thread waits.
     sleepers: usize,
 }
 
@@ -31,7 +31,7 @@ impl Waiting {
 
     fn outstanding(&self, slot: Slot, sequence: u64) -> u32 {
         let oldest = self.slots.get(&slot).and_then(|waiting| waiting.first());
-        // A later mutation may be asked after an older one of its slot was answered.
+        // A later mutation may be sent after an older one of its slot was answered.
         sequence.saturating_sub(oldest.copied().unwrap_or(sequence)) as u32
     }
 
@@ -49,20 +49,20 @@ pub struct Sequences {
     answered: Condvar,
 }
 
-/// The number of one mutation, until it is answered or given up.
+/// The number of one mutation, until it is answered or abandoned.
 pub struct Ticket<'a> {
     sequences: &'a Sequences,
     slot: Slot,
     sequence: u64,
 }
 
-/// The number of a mutation that is over for its caller, but not for its slot: it counts as unanswered until it is
-/// released.
+/// The number of a mutation that has ended for its caller, but not for its slot: it counts as unanswered
+/// until it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Where it is not over.
+    /// The slot.
     pub slot: Slot,
-    /// It.
+    /// The number.
     pub sequence: Sequence,
 }
 
@@ -96,13 +96,13 @@ impl Sequences {
         }
     }
 
-    /// The same beyond the window: for what is to make room in it.
+    /// The same beyond the window: for a mutation that is to make room in it.
     pub fn take_beyond(&self, slot: Slot) -> Ticket<'_> {
         let sequence = self.lock().push(slot);
         Ticket { sequences: self, slot, sequence }
     }
 
-    /// How far behind a mutation that was kept the oldest one lies that still waits in the same slot.
+    /// How far back the oldest mutation lies that still waits in the same slot, counted from a kept one.
     pub fn outstanding_of(&self, kept: Kept) -> u32 {
         self.lock().outstanding(kept.slot, kept.sequence.0)
     }
@@ -123,19 +123,19 @@ impl Ticket<'_> {
         Sequence(self.sequence)
     }
 
-    /// Where the mutation is asked for.
+    /// The slot to which the mutation is sent.
     pub fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// Keeps the number when the caller goes.
+    /// Keeps the number as unanswered when the caller returns.
     pub fn keep(self) -> Kept {
         let kept = Kept { slot: self.slot, sequence: self.sequence() };
         std::mem::forget(self);
         kept
     }
 
-    /// How far behind this mutation the oldest one lies that still waits in the same slot.
+    /// How far back the oldest mutation lies that still waits in the same slot, counted from this one.
     pub fn outstanding(&self) -> u32 {
         self.sequences.lock().outstanding(self.slot, self.sequence)
     }

@@ -1,4 +1,4 @@
-//! What a session begins with: where servers may be, and what proves as whom it speaks.
+//! What a session begins with: where servers may be, and the key that proves its identity.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -16,12 +16,12 @@ pub(crate) struct Seed {
     pub(crate) unix: Option<PathBuf>,
 }
 
-/// What is set when a pool is connected; a forked child reads it without a lock.
+/// Set when a pool is connected; a forked child reads it without a lock.
 pub(crate) struct Settings {
     pub(crate) seeds: Vec<Seed>,
     /// The pool's id as `pool.json` has it.
     pub(crate) pool: Option<String>,
-    /// What proves as whom this connects: the pool's owner, or a host.
+    /// The key that proves the identity of this client: the pool's owner, or a host.
     pub(crate) key: KeySource,
     /// The session is a host's.
     pub(crate) for_users: bool,
@@ -31,8 +31,8 @@ pub(crate) struct Settings {
     pub(crate) label: String,
     /// Changes may be promised, and sent later.
     pub(crate) behind: bool,
-    /// No call waits for other machines any more.
+    /// Calls no longer wait for other machines.
     pub(crate) waits_are_over: AtomicBool,
-    /// All of its files are about to be closed by the end of its session.
+    /// The session is about to end, and to close all its files.
     pub(crate) ends: AtomicBool,
 }

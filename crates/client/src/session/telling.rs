@@ -1,4 +1,5 @@
-//! Telling servers what they are owed ([`crate::session::outbox`]): by the heart when it is time, and by whoever must not say anything new before.
+//! Sends pending messages ([`crate::session::outbox`]): by the heartbeat thread when they are due, and by
+//! threads that must not send anything newer before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,11 +13,13 @@ use crate::session::outbox::{Teller, Told};
 use crate::session::owed::{Heard, Home, Message, Owes, Subject};
 use crate::session::retry::is_unheard;
 
-/// How long the heart waits for one answer: with it and all heartbeats there is time left until a session expires.
+/// How long the heartbeat thread waits for one answer: together with all heartbeats that is less than the
+/// expiry of a session.
 const PATIENCE_MILLIS_MAX: u64 = 1_000;
 
 impl Session {
-    /// A server has yet to hear this; false when too much of its kind is owed already: then it ends with the session.
+    /// Adds a message to the outbox; false when its limit is reached: then the end of the session takes care
+    /// of it.
     pub(crate) fn owe(&self, message: Message) -> bool {
         match self.outbox.owe(message, Instant::now()) {
             Owes::TooMuch => return false,
@@ -26,15 +29,17 @@ impl Session {
         true
     }
 
-    /// Returns when the home has heard all that is owed about a subject; whoever comes while another tells it has the same answer.
+    /// Returns when the home has acknowledged all messages about a subject; threads that come while another
+    /// sends them share its outcome.
     ///
-    /// Errors: it did not hear.
+    /// Errors: the home did not answer.
     pub(crate) fn tell(self: &Arc<Session>, subject: Subject, deadline: Instant) -> Result<()> {
         while let Some(teller) = self.outbox.teller(subject) {
             match teller {
                 Teller::Me(told) => {
                     let outcome = self.tell_all_of(&told, None, || Some(deadline));
-                    // Those who wait hear it, too, but for an end of this thread's time: others have more, perhaps.
+                    // Waiting threads get the error too, unless it means that this thread's time is over:
+                    // they may have more.
                     let late = |error: &Error| {
                         error.kind() == ErrorKind::TimedOut || Backoff::is_over(Instant::now(), deadline)
                     };
@@ -51,7 +56,8 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the homes whose time has come, and whose servers answer; what is not begun until then is left to the next round.
+    /// Sends messages to the homes that are due and whose servers answer; what has not begun by `until` is
+    /// left to the next round.
     pub(crate) fn tell_due(self: &Arc<Session>, until: Instant) {
         let round = self.outbox.begin_round();
         loop {
@@ -74,7 +80,7 @@ impl Session {
         }
     }
 
-    /// Tells what is owed about one subject; `by` gives each message its deadline, as long as there is time for more.
+    /// Sends the messages about one subject; `by` gives each its deadline, as long as there is time.
     fn tell_all_of(
         self: &Arc<Session>,
         told: &Told<'_>,
@@ -98,7 +104,8 @@ impl Session {
         self.above().ok_or_else(nobody)?.tell(message, deadline)
     }
 
-    /// What became of telling: a home that says no knows nothing of it any more, and neither does one of an ended session.
+    /// The outcome of a message: one that the home refuses counts as delivered, and so does one of an ended
+    /// session.
     pub(crate) fn unless_unheard(&self, told: Result<()>) -> Result<Heard> {
         match told {
             Err(error) if is_unheard(&error) && !self.is_ended() => Err(error),
@@ -106,7 +113,8 @@ impl Session {
         }
     }
 
-    /// Whether nothing is to be told to a home before its server has answered a heartbeat. One that never knew the session has none.
+    /// Whether a home gets no message before its server has answered a heartbeat. A server that never knew
+    /// the session gets no heartbeats.
     fn is_silent(&self, home: Home) -> bool {
         let map = self.known_map();
         let server = match home {

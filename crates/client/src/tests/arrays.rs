@@ -58,7 +58,7 @@ fn some_grains_of_a_copy_are_published_and_refreshed_and_what_is_unchanged_is_no
     let mine = array.into_copy().unwrap();
     let theirs = there.open_array("/array", true, Some(&kind)).unwrap().into_copy().unwrap();
     let set = |copy: &crate::Copy, index: usize, value: f64| {
-        // SAFETY: the copy has so many elements.
+        // SAFETY: the copy has this many elements.
         unsafe { copy.as_ptr().cast::<f64>().add(index).write(value) };
     };
     // SAFETY: as above.
@@ -67,7 +67,7 @@ fn some_grains_of_a_copy_are_published_and_refreshed_and_what_is_unchanged_is_no
     let reads = || pool.seen(Kind::ReadChunk);
     [0, 10, 11, COUNT - 1].into_iter().for_each(|index| set(&mine, index, 1.0 + index as f64));
     assert_eq!(mine.publish_range(elements(10, 11)).unwrap(), 8);
-    // Half an element is the whole.
+    // A part of an element counts as the whole.
     assert_eq!(mine.publish_range(ByteRange { start: 91, end: 92 }).unwrap(), 8);
     assert_eq!(mine.publish_range(elements(20, 20)).unwrap(), 0);
     set(&theirs, 9, 9.5);

@@ -61,7 +61,7 @@ fn a_write_that_extends_is_one_request_where_its_home_is() {
     write_all(&file, &pattern(10_000, 9), 5_000);
     model[5_000..15_000].copy_from_slice(&pattern(10_000, 9));
     assert_eq!(asked(&pool, kinds), [4, 1, 0, 0], "it is not longer");
-    // The home does not take it: it has another generation, and says so when it is asked.
+    // The home refuses it: it has another generation, and says so when it is asked.
     there.truncate("/grows", 25_000).unwrap();
     write_all(&file, &pattern(10_000, 7), 40_000);
     model.truncate(25_000);
@@ -76,7 +76,7 @@ fn a_write_that_extends_is_one_request_where_its_home_is() {
         model.extend(pattern(10_000, 3));
         assert!(pool.state().content(file.inode()) == model, "{fault:?}");
     }
-    // In a pool of two one of two chunks lies at the other server.
+    // In a pool of two servers, one of two chunks lies on the other one.
     let pool = FakePool::start(2);
     let file = pool.connect().open("/grows", &striped(2)).unwrap();
     for chunk in 0..4 {
@@ -94,7 +94,7 @@ fn what_has_bytes_is_promoted_before_lanes_are_written() {
     let file = here.open("/small", &striped(1)).unwrap();
     let other = there.open("/small", &striped(1)).unwrap();
     write_all(&other, b"there", 0);
-    // Empty, as far as is known here.
+    // Empty, as far as this client knows.
     write_all(&file, &pattern(10_000, 1), 100);
     assert_eq!(pool.done(Kind::Promote), 1);
     let expected = [&b"there"[..], &[0; 95], &pattern(10_000, 1)].concat();
@@ -137,7 +137,7 @@ fn truncation_elsewhere_is_noticed() {
     assert!(read(&file, 0, 300_000) == pattern(300_000, 1)[..100_000]);
     write_all(&file, b"end", 99_999);
     there.truncate("/cut", 0).unwrap();
-    // Sizes are known to be 100,002 here: the write must find out and extend again.
+    // This client knows the size 100,002: the write must learn the new one and extend again.
     write_all(&file, b"x", 10);
     assert_eq!(file.size().unwrap(), 11);
     assert_eq!(read(&file, 0, 100), [&[0; 10][..], b"x"].concat());
@@ -159,14 +159,14 @@ fn a_write_back_never_makes_a_file_longer() {
     expected[100_000..104_096].fill(7);
     expected[299_999] = 7;
     assert!(read(&file, 0, 400_000) == expected);
-    // Known here are 300,000 bytes: the lanes say that this is outdated.
+    // This client knows the size 300,000: the lanes answer that this is outdated.
     there.truncate("/mapped", 250_000).unwrap();
     assert_eq!(back(&file, &pattern(300_000, 2), 0).unwrap(), 300_000);
     assert!(read(&file, 0, 400_000) == pattern(250_000, 2));
     there.truncate("/mapped", 10).unwrap();
     assert_eq!(back(&file, &page, 200_000).unwrap(), 4096);
     assert_eq!(file.size().unwrap(), 10);
-    // What another has appended is there for this one as well.
+    // What another client has appended is visible here as well.
     write_all(&there.open("/mapped", &striped(2)).unwrap(), &[1; 90_000], 10);
     assert_eq!(back(&file, &page, 90_000).unwrap(), 4096);
     assert_eq!(read(&file, 89_999, 10_000), [&[1][..], &[7; 10]].concat());
@@ -258,7 +258,7 @@ fn holes_punches_and_vectors() {
     expected[500..500 + 2 * UNIT as usize].fill(0);
     assert!(self::read(&file, start, all.len()) == expected);
     assert_eq!(file.write_at(b"x", u64::MAX).unwrap_err().kind(), ErrorKind::TooBig);
-    // As everywhere: there is nothing beyond the end.
+    // As everywhere beyond the end: nothing is read.
     assert_eq!(file.read_at(&mut [0; 2], (1 << 62) - 1).unwrap(), 0);
 }
 

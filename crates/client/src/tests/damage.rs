@@ -1,5 +1,5 @@
-//! Servers that answer with damaged replies, and with replies that somebody has made up: every call ends with a result
-//! or an error. Nothing panics, in the thread that asked or in one of the client's own.
+//! Servers that answer with damaged replies, and with forged ones: every call ends with a result or an error.
+//! Nothing panics, neither in the calling thread nor in one of the client's own.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,15 +23,15 @@ use crate::{
     Rights,
 };
 
-/// Pools that lie, one after the other: each from a seed of its own. `RAMLACE_LIARS` says how many otherwise.
+/// The number of lying pools, one after the other, each with a seed of its own. `RAMLACE_LIARS` changes it.
 const POOLS: u64 = 24;
-/// Where threads of this process have panicked, tests aside.
+/// Where threads of this process have panicked, except for tests.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What a mount was told that cannot be, and would work with.
+/// Impossible facts that a mount was told and would work with.
 static IMPOSSIBLE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Keeps pages, as a mount does: what it is told unasked it works with.
+/// Caches pages, as a mount does, and works with what it is told unasked.
 struct Kernel;
 
 impl DataLeases for Kernel {
@@ -60,7 +60,7 @@ fn note_panics() {
     });
 }
 
-/// Damages some replies, and makes up others.
+/// Damages some replies, and forges others.
 fn liar(seed: u64) -> Liar {
     let samples: HashMap<Kind, fn(&mut Source) -> Vec<u8>> = bodies()
         .into_iter()
@@ -78,7 +78,7 @@ fn liar(seed: u64) -> Liar {
     })
 }
 
-/// One number becomes another: the largest, one that nearly overflows, or any.
+/// Replaces one number: by the largest, by one that nearly overflows, or by any.
 fn damaged(bytes: &[u8], draw: &mut Draw) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if bytes.is_empty() {
@@ -205,7 +205,7 @@ fn in_pool(pool: &Pool, seed: u64) {
     });
     attempt("listing", &mut || {
         for directory in ["/", "/dir"] {
-            // A server may tell of entries without end.
+            // A server may list entries without end.
             let _ = pool.read_dir(directory).map(|entries| entries.take(5000).count());
             let _ = pool.read_dir_plus(directory).map(|entries| entries.take(5000).count());
         }
@@ -236,7 +236,7 @@ fn in_pool(pool: &Pool, seed: u64) {
     });
 }
 
-/// The servers as `ramlace check` asks them; time makes none of them honest.
+/// The servers as `ramlace check` asks them; waiting makes none of them honest.
 struct Lying<'pool>(&'pool Pool);
 
 impl Servers for Lying<'_> {
@@ -268,7 +268,7 @@ fn replies_that_are_damaged_or_made_up_are_errors_and_never_panics() {
         }
         fake.state().lane_bytes_max = 16 << 20;
         fake.state().liar = Some(liar(seed));
-        // Many calls ask again until their time is over.
+        // Many calls are repeated until their deadline.
         in_haste(&pool, 100, || in_pool(&pool, seed));
         fake.state().liar = None;
         drop(pool);

@@ -1,4 +1,4 @@
-//! Replies that get lost, servers that fall silent, pools that are gone.
+//! Replies that get lost, servers that do not answer, pools that are gone.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,8 @@ fn lost_replies_have_one_effect() {
         assert_eq!(file.append(&[7; 5000]).unwrap(), 4);
         assert_eq!(pool.done(Kind::ReserveAppend), before + 1);
         if fault != Fault::Moved {
-            // A write that is told Retry begins anew: it must not be counted, its bytes must. One of the two, as the home is there.
+            // A write that gets Retry begins anew: it must not be counted, its bytes must. Which of
+            // the two is sent depends on where the home is.
             pool.fault(Kind::WriteChunk, fault);
             pool.fault(Kind::ExtendChunk, fault);
         }
@@ -71,7 +72,7 @@ fn an_append_that_is_cut_off_is_done_behind_the_cut_at_once() {
         assert_eq!(pool.done(Kind::ReserveAppend), before + 2);
         assert_eq!(read(&file, 0, 10_000), [7; 3000]);
     }
-    // What passes is no truncation: nothing is written twice.
+    // A transient Retry is no truncation: nothing is written twice.
     let before = pool.done(Kind::ReserveAppend);
     pool.fault(Kind::FinishAppend, Fault::Retry);
     pool.fault(Kind::FinishAppend, Fault::LoseReply);
@@ -100,7 +101,7 @@ fn a_lost_reply_changes_a_cell_once() {
             );
             assert_eq!(file.fetch_add(8, 0).unwrap(), before + 12, "{kind:?} {fault:?}");
             assert!(pool.state().faults.is_empty());
-            // Into its lanes.
+            // Promotes it to its lanes.
             write_all(&file, &[1; 5000], 16);
         }
     }
@@ -157,7 +158,7 @@ fn a_silent_server_is_named_in_time_and_the_others_work() {
     pool.state().silent.clear();
 }
 
-/// Far longer than anything may take that does not wait for it.
+/// Milliseconds: far longer than anything may take that does not wait for this deadline.
 const PATIENT: u32 = 100_000;
 
 #[test]
@@ -212,7 +213,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     pool.state().silent.insert(ServerId(1));
     let begun = Instant::now();
     drop(files);
-    // One wait for the first of them, at the most.
+    // At most one wait for the first of them.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!(pool.state().open.len(), theirs);
     let owed = client.owed_by_server().unwrap();
@@ -220,7 +221,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     assert_eq!(owed.values().sum::<usize>(), client.owed().unwrap());
     assert!(owed[&ServerId(1)] >= theirs);
     pool.state().silent.clear();
-    // Opened again before its home has heard that it was closed: it stays open.
+    // Opened again before its home was told that it was closed: it stays open.
     let again = open(kept);
     await_nothing_owed(&client);
     let left: Vec<_> = pool.state().open.iter().map(|(_, inode)| *inode).collect();
@@ -230,7 +231,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     assert!(pool.state().open.is_empty());
 }
 
-/// Waits until servers have heard all that they are owed.
+/// Waits until the outbox is empty.
 fn await_nothing_owed(client: &Pool) {
     await_that("all is told", || client.owed().unwrap() == 0);
 }
@@ -260,7 +261,7 @@ fn a_home_that_does_not_answer_keeps_the_times_of_no_other_homes_files_back() {
     let of = |server| files.iter().filter(move |file| home(file) == ServerId(server));
     let is_told = |file: &File| session.inodes.find(file.inode()).unwrap().written() == 0;
     assert!(of(0).count() > 1 && of(1).count() > 1);
-    // The size stays, so that their homes do not hear of it by that.
+    // The size stays the same, so that their homes do not learn of it from that.
     files.iter().for_each(|file| write_all(file, &[2; 10], 0));
     pool.state().silent.insert(ServerId(1));
     await_that("the home that answers is told", || of(0).all(is_told));
@@ -308,7 +309,7 @@ fn what_a_silent_home_may_have_opened_is_closed_when_it_answers_again() {
     for (kind, open) in
         [(Kind::OpenEntry, &by_name as Open<'_>), (Kind::Open, &by_inode), (Kind::Create, &new)]
     {
-        // Done, and nobody hears of it in time.
+        // Done, but the reply does not arrive in time.
         pool.fault(kind, Fault::LoseReply);
         for _ in 0..10_000 {
             pool.fault(kind, Fault::LoseRequest);
@@ -323,7 +324,7 @@ fn what_a_silent_home_may_have_opened_is_closed_when_it_answers_again() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    // A file that is open here keeps what it has.
+    // A file that is open here stays open.
     let kept = client.open("/file", &OpenOptions::reading()).unwrap();
     assert_eq!(pool.state().open.len(), 1);
     kept.close().unwrap();
@@ -338,7 +339,7 @@ fn a_close_whose_answer_does_not_come_is_told_once_more() {
     pool.fault(Kind::Close, Fault::Held);
     let late = in_haste(&client, SHORT_MILLIS, || file.close().unwrap_err());
     assert_eq!(late.kind(), ErrorKind::TimedOut);
-    // The home says that it was closed already; nothing is owed any more.
+    // The home answers that it was closed already; nothing is pending any more.
     let end = Instant::now() + Duration::from_secs(60);
     while client.owed().unwrap() > 0 {
         assert!(Instant::now() < end, "{} messages are still owed", client.owed().unwrap());
@@ -373,7 +374,7 @@ fn a_change_that_is_not_answered_in_time_is_in_doubt_until_its_slot_has_heard() 
     in_haste(&client, SHORT_MILLIS, || client.mkdir("/one", 0o755).unwrap_err());
     assert_eq!(doubts.lock().first(), Some(&(slot, Doubt::Begins)));
     pool.state().faults.clear();
-    // Before anything else is changed there.
+    // Before any other change there.
     client.mkdir("/two", 0o755).unwrap();
     assert_eq!(*doubts.lock(), [(slot, Doubt::Begins), (slot, Doubt::Ends)]);
     assert_eq!(pool.done(Kind::GiveUp), 1);

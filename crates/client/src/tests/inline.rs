@@ -1,4 +1,4 @@
-//! Small files: one request for each call, and the way to their lanes.
+//! Inline files: one request for each call, and their promotion to lanes.
 
 use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_wire::Kind;
@@ -38,7 +38,7 @@ fn whoever_is_late_follows_the_file_to_its_lanes() {
         write_all(&file, &[9; 4096], 100);
         expected.truncate(100);
         expected.extend([9; 4096]);
-        // The late one believes that it is inline.
+        // The other client still takes it for inline.
         match round {
             0 => assert_eq!(read(&late, 0, 10_000), expected),
             1 => {
@@ -66,7 +66,7 @@ fn whoever_is_late_follows_the_file_to_its_lanes() {
         assert_eq!(read(&file, 0, 10_000), expected, "round {round}");
         expected = pattern(100, 1);
     }
-    // Who wants the lanes themselves asks for them once more, and is told that the file is there.
+    // A call that needs the lanes themselves asks for them once more, and learns that the file has them.
     assert_eq!(pool.done(Kind::Promote), 6 + 1);
 }
 
@@ -82,7 +82,7 @@ fn a_small_file_may_end_far_behind_its_bytes() {
     assert_eq!(read(&file, 0, 200_000), expected);
     assert_eq!(read(&file, 50_000, 10), [0; 10]);
     assert_eq!(read(&file, 99_999, 10), [0]);
-    // A page behind what an inode may carry, written back.
+    // A page behind what an inode can hold, written back.
     assert_eq!(back(&file, &[5; 8192], 96_000).unwrap(), 8192);
     expected[96_000..].fill(5);
     assert_eq!(read(&file, 0, 200_000), expected);

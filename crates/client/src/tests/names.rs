@@ -58,7 +58,8 @@ fn a_part_of_a_directory_is_lost_when_its_slot_knows_nothing_again_and_again() {
         (0..times).for_each(|_| pool.fault(Kind::Lookup, Fault::Spread));
         client.raw().lookup(InodeId::ROOT, &name).map(|found| found.kind).map_err(|error| error.kind())
     };
-    // The first answer teaches how the directory is. It may be made whole and spread between two more.
+    // The first answer says how the directory is divided. It may be made whole and spread again between two
+    // more.
     assert_eq!(look(3), Ok(FileKind::Directory));
     assert_eq!(look(4), Err(ErrorKind::Lost));
 }
@@ -122,7 +123,7 @@ fn who_opens_by_name_hears_of_the_mode_that_counts() {
         let asked = pool.done(Kind::OpenEntry);
         let opening = scope.spawn(|| client.raw().open_entry(InodeId::ROOT, &name, rights).unwrap());
         eventually("it was opened", || pool.done(Kind::OpenEntry) > asked);
-        // Until the answer is here nobody else has it open, and its mode changes.
+        // Until the answer is here no client has it open, and its mode changes.
         drop(client.raw().open(inode, rights).unwrap());
         let hints = LayoutHints::of_mode(Some(Mode::Strict));
         pool.state().inodes.get_mut(&inode).unwrap().info.hints = hints;

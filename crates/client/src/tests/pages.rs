@@ -1,4 +1,4 @@
-//! Bytes that a kernel keeps: what requests say of them, and how their leases end.
+//! Bytes that a kernel caches: what requests say of them, and how their leases end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::{SHORT_MILLIS, UNIT, in_haste, pattern, striped, write_all};
 use crate::fake::{FakePool, Fault};
 use crate::{ConnectOptions, DataLeases, File, Pool, RecallsMade};
 
-/// Remembers what it hears.
+/// Remembers what it is told.
 #[derive(Default)]
 struct Kernel {
     recalled: Mutex<Vec<(ServerId, DataRecall)>>,
@@ -60,7 +60,7 @@ fn requests_say_which_bytes_a_kernel_keeps_and_where_written_ones_come_from() {
     let pool = FakePool::start(2);
     let file = pool.connect().open("/file", &striped(2)).unwrap();
     let bytes = pattern(4 * UNIT as usize, 1);
-    // A small file, one request in a lane, and one for each lane.
+    // An inline file, one request in a lane, and one for each lane.
     for (length, times) in [(100, 1), (5000, 1), (bytes.len(), 2)] {
         let bytes = &bytes[..length];
         write_all(&file, bytes, 0);
@@ -155,7 +155,7 @@ fn a_new_life_of_a_server_is_told_before_what_it_recalls() {
     for life in [9, 4] {
         pool.state().data.life = life;
         eventually("the new life is heard of", || kernel.forgotten.lock().pop() == Some((ServerId(0), life)));
-        // Of a life that is over nobody wants to hear.
+        // A message about an ended incarnation is not sent.
         client.has_dropped_all(ServerId(0), life + 1);
         assert_ne!(pool.state().data.ended.life, life + 1);
         client.has_dropped_all(ServerId(0), life);
@@ -172,7 +172,7 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
     let kernel = with_kernel(&client);
     let file = client.open("/file", &striped(2)).unwrap();
     write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
-    // A listener hears each of them.
+    // A listener is told of each of them.
     keep(&file, 0, 2 * UNIT as usize);
     eventually("both lives are known", || pool.done(Kind::Listen) >= 2);
     {
@@ -183,13 +183,13 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
         for chain in &mut state.map.chains {
             *chain = Chain { servers: vec![ServerId(0)], complete_since: epoch };
         }
-        // Its connection is lost, and there is no other.
+        // Its connection is lost, and no other is made.
         state.faults.push((Kind::Listen, Fault::LoseRequest));
         state.faults.extend(std::iter::repeat_n((Kind::OpenSession, Fault::LoseRequest), 1_000));
         state.data.recalls.push((ServerId(1), recall(1)));
     }
     eventually("it is heard that the server is gone", || *kernel.forgotten.lock() == [(ServerId(1), 1)]);
-    // There is nobody to be told.
+    // There is no server to tell.
     client.has_dropped_all(ServerId(1), 1);
     assert_eq!(pool.state().data.ended, EndRecalls::default());
 }
@@ -202,9 +202,9 @@ fn who_listens_to_a_server_tells_it_so_that_the_session_lives() {
     let file = client.open("/file", &striped(2)).unwrap();
     write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
     keep(&file, 0, 2 * UNIT as usize);
-    // As many as heartbeats would be, which are sent at the same pace.
+    // As many as there would be heartbeats, which are sent at the same interval.
     eventually("it says so again and again", || pool.done(Kind::Listen) >= 2 * 4);
-    // One that comes though, where the machine is too busy to listen, harms nobody.
+    // A heartbeat that is sent because the machine was too busy to listen does no harm.
     assert!(pool.seen(Kind::Heartbeat) * 4 < pool.done(Kind::Listen));
 }
 
@@ -233,7 +233,8 @@ fn what_is_over_is_told_once_more_when_the_connection_was_lost() {
         pool.fault(Kind::EndRecalls, fault);
         client.end_recalls(ServerId(0), &[2], &[3]);
     }
-    // Neither a first nor a second connection: then with the next one, or by the heart.
+    // Neither the first nor the second connection works: then it is sent with the next one, or by the
+    // heartbeat thread.
     pool.fault(Kind::EndRecalls, Fault::LoseRequest);
     pool.fault(Kind::EndRecalls, Fault::LoseRequest);
     client.end_recalls(ServerId(0), &[], &[4]);
@@ -279,18 +280,18 @@ fn bytes_wait_for_others_as_long_as_their_server_lives() {
     late(Kind::WriteChunk, &|| write_all(&file, &bytes, 0));
     late(Kind::WaitPublished, &|| client.wait_published(ServerId(1), 5).unwrap());
     assert!(pool.state().data.published.contains(&(ServerId(1), 5)));
-    // Whoever has them alone is waited for by calls, and by what is read for pages.
+    // Calls, and reads for pages, wait for the owner of the bytes.
     for length in [10, bytes.len()] {
         late(Kind::ReadChunk, &|| assert_eq!(super::read(&file, 0, length), bytes[..length]));
         late(Kind::ReadChunk, &|| assert!(keep(&file, 0, length) == (bytes[..length].to_vec(), false)));
     }
-    // Nobody is waited for by what is not about bytes.
+    // Requests that are not about bytes wait for no other client.
     late(Kind::MakeDirectory, &|| {
         assert_eq!(client.mkdir("/d", 0o755).unwrap_err().kind(), ErrorKind::TimedOut);
     });
 }
 
-/// So many threads read for pages at once, and each of them is answered late: longer than their deadline.
+/// This many threads read for pages at once, and each of them is answered later than its deadline.
 fn read_late(pool: &FakePool, file: &File, threads: usize, read: fn(&File) -> usize) -> Vec<usize> {
     for _ in 0..threads {
         pool.fault(Kind::ReadChunk, Fault::Late);
@@ -355,7 +356,7 @@ fn nobody_waits_for_other_machines_when_all_waits_are_over() {
         let waiting: Vec<_> = (0..readers).map(|_| scope.spawn(read)).collect();
         eventually("reads wait", || pool.seen(Kind::ReadChunk) >= 24);
         client.end_waits();
-        // Nothing that is held is ever answered.
+        // What is held is never answered.
         waiting.into_iter().for_each(|reader| assert_eq!(reader.join().unwrap(), ErrorKind::TimedOut));
     });
 }
@@ -372,7 +373,7 @@ fn what_was_stored_has_its_time_when_all_waits_are_over() {
     hasty.end_waits();
     pool.fault(Kind::WriteChunk, Fault::Late);
     assert_eq!(file.write_back(&[7; 100], 0, &mut RecallsMade::default()).unwrap(), 100);
-    // And no more than that.
+    // But no longer than that.
     let file = hasty.open("/file", &striped(1)).unwrap();
     pool.fault(Kind::WriteChunk, Fault::Late);
     let write_back = || file.write_back(&[8; 100], 0, &mut RecallsMade::default());
@@ -395,7 +396,7 @@ fn a_strict_read_of_several_lanes_waits_for_nobody() {
         pool.fault(Kind::ReadChunk, Fault::Held);
         assert_eq!(read(own).unwrap_err().kind(), ErrorKind::Busy);
     }
-    // Nor for a place among those that wait.
+    // Nor does it wait for a place that those who wait have.
     let (readers, before) = (24, pool.seen(Kind::ReadChunk));
     (0..readers).for_each(|_| pool.fault(Kind::ReadChunk, Fault::Held));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Lanes that refuse the permit of before, because the pool's secret is another one by now.
+//! Lanes that refuse the old permit, because the pool's secret has changed.
 
 use ramlace_base::{ByteRange, ErrorKind, Timestamp};
 use ramlace_wire::Kind;
@@ -8,7 +8,7 @@ use super::{SHORT_MILLIS, UNIT, in_haste, pattern, read, striped, write_all};
 use crate::fake::{FakePool, Fault};
 use crate::{File, OpenOptions, Pool};
 
-/// A pool whose lanes ask for permits, and a file of two of them.
+/// A pool whose lanes require permits, and a file of two lanes.
 fn start() -> (FakePool, Pool, File) {
     let pool = FakePool::start(2);
     pool.state().renew_permit();
@@ -18,7 +18,7 @@ fn start() -> (FakePool, Pool, File) {
     (pool, client, file)
 }
 
-/// How often requests of a kind were carried out by this.
+/// How many requests of a kind `work` has caused to be processed.
 fn done(pool: &FakePool, kind: Kind, work: impl FnOnce()) -> usize {
     let before = pool.done(kind);
     work();
@@ -70,7 +70,7 @@ fn everything_goes_on_when_lanes_take_another_permit() {
         renewed();
         assert!(read(&file, 0, 8 << 20) == pattern(8 << 20, 1));
         renewed();
-        // Requests that nobody begins anew, too: those by which a kernel's stores are told.
+        // Also requests that are never repeated as a whole: those that report a kernel's stores.
         file.publish_stores(Timestamp { nanos: 0 }).unwrap();
     }
     assert_eq!(pool.done(Kind::NoteChange), 4);

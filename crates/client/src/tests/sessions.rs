@@ -1,4 +1,4 @@
-//! The end of a session, its successor, and forked children.
+//! The end of a session, its replacement, and forked children.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn a_session_that_has_ended_is_opened_anew_by_no_server_that_never_had_it() {
     let layout = pool.state().layout_of(file.inode());
     let server_of = |lane| session.server_of(&map, lane_slot(&layout, lane, map.slots())).unwrap().id;
     let is_strange = |lane: &u16| !pool.state().has_session(server_of(*lane));
-    // Its bytes are in lanes by this, and no longer with the inode.
+    // This promotes the file: its bytes are in lanes.
     let known = (0..3).find(|lane| !is_strange(lane)).expect("some server has the session");
     write_all(&file, &pattern(UNIT as usize, 1), u64::from(known) * UNIT);
     let strange = (0..3).find(is_strange).expect("some server has never had the session");
@@ -59,7 +59,7 @@ fn a_new_session_follows_one_that_ended_and_its_files_stay_stale() {
     assert_eq!(client.raw().info(gone).unwrap_err().kind(), ErrorKind::Stale);
     assert!(!client.is_ended() && !client.reconnect().unwrap(), "a deleted inode is no ended session");
     pool.state().forget_sessions();
-    // One call that comes back Stale is enough to know.
+    // One call that returns Stale is enough.
     assert_eq!(file.write_at(b"x", 0).unwrap_err().kind(), ErrorKind::Stale);
     assert!(client.is_ended() && clone.is_ended());
     assert_eq!(clone.stat("/old").unwrap_err().kind(), ErrorKind::Stale);
