@@ -1,5 +1,5 @@
-//! Who is connected: how many connections one session, and the machines with a host key, may have, so that the pool's
-//! owner always gets in; and which connections end with their session.
+//! Limits the connections that one session, and the machines with a host key, may have, so that the pool's
+//! owner can always connect; and closes connections with their session.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,18 +12,20 @@ use ramlace_transport::nonblocking::{Canceller, Connection, Meter};
 use ramlace_wire::keys::HostKeyId;
 use rustix::process::{Resource, getrlimit};
 
-/// Of the descriptors that this process may have, connections get this part; lanes and all else the rest.
+/// Connections get one in so many of the process's descriptors; lanes and all else the rest.
 const PART_OF_DESCRIPTORS: u64 = 2;
-/// Time for the answers to what an ended session had under way: each is told that it has ended.
+/// Time for the replies to requests of an ended session that were under way: each is answered that the
+/// session has ended.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
-/// Of the connections, this part is for the owner, for other servers, and for those who have yet to prove a key.
+/// One in so many connections is reserved for the owner, for other servers, and for connections that have not
+/// proved a key yet.
 const RESERVED_PART: usize = 16;
 
 struct Seated {
     proved: Proved,
     session: Option<SessionId>,
     canceller: Canceller,
-    /// Bytes that are held for it; `None`: it is on its way out.
+    /// Bytes that are held for it; `None`: it is about to be closed.
     held: Option<usize>,
 }
 
@@ -37,7 +39,7 @@ pub struct Callers {
 }
 
 impl Callers {
-    /// Nobody, with room for as many as this process may have descriptors for.
+    /// Without connections, with a limit that follows from the descriptors this process may have.
     pub fn new() -> Callers {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = usize::try_from(descriptors / PART_OF_DESCRIPTORS).unwrap_or(usize::MAX);
@@ -48,19 +50,19 @@ impl Callers {
         Callers { seats: RefCell::default(), next: Cell::new(0), most, held_for_hosts: Cell::new(0) }
     }
 
-    /// Connections that there may be, of all keys and of strangers.
+    /// The limit of connections, of all keys and of strangers.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Those that host keys may have.
+    /// The limit for those of host keys.
     fn most_of_hosts(&self) -> usize {
         self.most - (self.most / RESERVED_PART).max(1)
     }
 
     /// A connection has proved the key of a role.
     ///
-    /// Errors: `TooMany` when the machines with a host key have as many as they may.
+    /// Errors: `TooMany` when the machines with a host key have reached their limit.
     pub fn enter(self: &Rc<Self>, proved: &Proved, connection: &Connection) -> Result<Seat> {
         let mut seats = self.seats.borrow_mut();
         let of_hosts = seats.values().filter(|seat| seat.proved.host.is_some()).count();
@@ -80,14 +82,15 @@ impl Callers {
         Ok(Seat { callers: self.clone(), number })
     }
 
-    /// Ends the connections of those who have proved this, whatever is under way.
+    /// Closes the connections that have proved this, whatever is under way.
     pub fn cut(&self, gone: impl Fn(&Proved) -> bool) {
         let seats = self.seats.borrow();
         let theirs = seats.values().filter(|seat| gone(&seat.proved));
         theirs.for_each(|seat| seat.canceller.cancel());
     }
 
-    /// So many bytes are held for a connection now. Hosts that have too many lose some.
+    /// This many bytes are held for a connection now. If too many are held for hosts, some of their
+    /// connections are closed.
     fn note_held(&self, number: u64, bytes: usize) {
         let mut seats = self.seats.borrow_mut();
         let Some(seat) = seats.get_mut(&number).filter(|seat| seat.proved.host.is_some()) else { return };
@@ -102,7 +105,7 @@ impl Callers {
         }
     }
 
-    /// Ends the connections of a session that has ended, when what was under way has been answered.
+    /// Closes the connections of a session that has ended, once its requests under way have been answered.
     pub fn end_session(self: &Rc<Self>, session: SessionId) {
         let callers = self.clone();
         tokio::task::spawn_local(async move {
@@ -114,7 +117,7 @@ impl Callers {
     }
 }
 
-/// The connection for which most is held, of the host's key for whose connections most is held.
+/// The connection for which most bytes are held, of the host key for whose connections most are held.
 fn largest(seats: &mut BTreeMap<u64, Seated>) -> Option<&mut Seated> {
     let mut of_keys = BTreeMap::<&HostKeyId, usize>::new();
     for seat in seats.values() {
@@ -131,16 +134,16 @@ fn too_many(count: usize, whose: &str) -> Error {
     Error::new(ErrorKind::TooMany, format!("there are {count} connections {whose} already, the limit"))
 }
 
-/// A connection's place; given back when it is dropped.
+/// A connection's place; freed when it is dropped.
 pub struct Seat {
     callers: Rc<Callers>,
     number: u64,
 }
 
 impl Seat {
-    /// The connection is a session's from now on.
+    /// The connection belongs to a session from now on.
     ///
-    /// Errors: `TooMany` when the session has as many as one may.
+    /// Errors: `TooMany` when the session has reached its limit.
     pub fn join(&self, session: SessionId) -> Result<()> {
         let mut seats = self.callers.seats.borrow_mut();
         let count = seats.values().filter(|seat| seat.session == Some(session)).count();
@@ -151,13 +154,13 @@ impl Seat {
         Ok(())
     }
 
-    /// What is to be told how much is held for the connection.
+    /// The meter to which the bytes that are held for the connection are reported.
     pub fn meter(&self) -> Meter {
         let (callers, number) = (self.callers.clone(), self.number);
         Box::new(move |bytes| callers.note_held(number, bytes))
     }
 
-    /// The connection has told the end of its session, and is yet to be answered.
+    /// The connection has sent the end of its session, and is still to be answered.
     pub fn leave(&self) {
         self.callers.seats.borrow_mut().get_mut(&self.number).expect("it has its place").session = None;
     }

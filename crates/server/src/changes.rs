@@ -1,4 +1,5 @@
-//! What clients change in slots: what the server adds to a request before its slot has it, and to the answer after.
+//! Clients' changes of slots: what the server adds to a request before the slot applies it, and to the answer
+//! afterwards.
 
 use std::rc::Rc;
 
@@ -18,35 +19,36 @@ use crate::identity::Identity;
 use crate::many::moment;
 use crate::server::{Outcome, Server};
 
-/// A change on its way to its slot.
+/// A change that is about to be submitted to its slot.
 struct Asked<'a> {
     call: &'a Call,
     identity: &'a Identity,
     map: &'a ClusterMap,
     slot: Slot,
-    /// The slot has its answer already, or will have: it comes again.
+    /// The request is repeated: the slot has its answer already, or will have.
     is_met: bool,
 }
 
 /// What is to be done when the slot has answered.
 enum After {
     Nothing,
-    /// Its answer opens the file of an entry: leases on both are given with it.
+    /// Its answer opens the file of an entry: gives leases on both with it.
     Opens(Lookup),
-    /// It makes an entry, and its answer is what that leads to.
+    /// It creates an entry, and its answer is what the entry leads to.
     Makes(Lookup),
-    /// It removes an entry, which led there as far as that is known.
+    /// It removes an entry, which led to this inode if that is known.
     Removes(Lookup, Option<InodeId>),
-    /// A kernel writes back what it has had of a small file.
+    /// A kernel writes back pages of an inline file.
     WritesBack(InodeId, Vec<u8>),
-    /// A small file ends here.
+    /// An inline file is truncated.
     Cuts(InodeId, u64),
-    /// A small file goes to its lanes.
+    /// An inline file is promoted to its lanes.
     Promotes(InodeId),
 }
 
 impl Server {
-    /// Has a slot do what a client asks; the answer's body comes back. `way`: the path by which it goes, none as a rule.
+    /// Submits a client's change to a slot; returns the body of the answer. `way`: the path by which the
+    /// request names its directory, usually empty.
     pub async fn change(
         self: &Rc<Self>,
         call: &Call,
@@ -58,8 +60,8 @@ impl Server {
         let map = self.admit(call, slot).await?;
         let token = Token { session: call.session, sequence: call.sequence };
         let is_met = self.has_met(slot, token);
-        // From here to the slot's step nothing else happens: what the path leads to stays so. One that was
-        // taken before has its answer, wherever the path leads by now.
+        // From here to the slot's step nothing else runs, so the path still leads there then. A request that
+        // was taken before has its answer, wherever the path leads by now.
         if !way.is_empty() && !is_met {
             self.check_way(call, &identity.who, &map, way, parent_of(&op))?;
         }
@@ -70,7 +72,8 @@ impl Server {
         self.answer_to_change(&asked, proved, after, reply)
     }
 
-    /// The change with what the server has to add. What must be before the slot takes it is done.
+    /// Completes the change with what the server has to add, after doing what must happen before the slot
+    /// applies it.
     async fn complete(self: &Rc<Self>, asked: &Asked<'_>, op: Op) -> Outcome<Op> {
         let Asked { call, map, slot, is_met, .. } = *asked;
         Ok(match op {
@@ -114,7 +117,7 @@ impl Server {
                 Op::ArriveBarrier { request, room }
             }
             Op::GiveUp(request) => {
-                // What was given up may be done yet, and its session knows nothing of that.
+                // The abandoned change may still be done, and its session counts as not knowing that.
                 let token = Token { session: call.session, sequence: request.sequence };
                 self.waiting.borrow_mut().remove(&token);
                 Op::GiveUp(request)
@@ -131,12 +134,12 @@ impl Server {
             self.changed_inline_before(call, request.inode)?;
         }
         self.counters.written_bytes(request.bytes.0.len() as u64);
-        // What was promised has its room.
+        // Room is reserved for promised changes.
         let room = call.promised().is_some() || self.has_inline_room();
         Ok(Op::WriteInline { request, room })
     }
 
-    /// The layout of a new file: the home knows in which epoch it creates; a creator's map may be older.
+    /// The layout of a new file. The home sets the epoch of the creation; a creator's map may be older.
     fn lay_out(
         self: &Rc<Self>,
         asked: &Asked<'_>,
@@ -164,7 +167,7 @@ impl Server {
             Op::Link(request) => After::Makes(entry(request.parent, &request.name)),
             Op::Unlink(request) => {
                 let entry = entry(request.parent, &request.name);
-                // What one that was done before has removed, is not known any more.
+                // For a repeated request it is no longer known what it has removed.
                 let is_new = !asked.is_met;
                 let found =
                     is_new.then(|| self.query(&asked.identity.who, asked.slot, &entry).ok()).flatten();
@@ -179,7 +182,7 @@ impl Server {
         }
     }
 
-    /// The body of the answer, with what the server knows.
+    /// The body of the answer, completed with what the server knows.
     fn answer_to_change(
         self: &Rc<Self>,
         asked: &Asked<'_>,
@@ -235,7 +238,7 @@ impl Server {
     }
 }
 
-/// The directory of the entry that a change is about, where it may go by a path.
+/// The directory of the entry that a change is about, if the change may name it by a path.
 fn parent_of(op: &Op) -> Option<InodeId> {
     match op {
         Op::MakeDirectory { request, .. } => Some(request.parent),
@@ -264,7 +267,7 @@ fn command(call: &Call, identity: &Identity, op: Op) -> Result<Command> {
     Ok(Command { now: moment(call.promised()), origin, op })
 }
 
-/// What the slot has yet to hear of a wish for a layout that is chosen: the rules that the file keeps.
+/// What remains for the slot of a layout wish once the layout is chosen: the rules that the file keeps.
 fn without_layout(wish: &LayoutWish) -> LayoutWish {
     LayoutWish { hints: LayoutHints::of_file(wish.hints.rules), ..LayoutWish::default() }
 }

@@ -40,7 +40,7 @@ impl Server {
         is_mine.then(|| page(self))
     }
 
-    /// Names and sizes of everything are the owner's business alone.
+    /// Only the owner may see names and sizes of everything.
     pub fn check_is_owner(&self, who: &Credentials, kind: Kind) -> Result<()> {
         if who.uid == self.owner.uid {
             return Ok(());
@@ -108,7 +108,7 @@ impl Server {
     fn inodes_page(&self, request: CheckInodes) -> InodesPage {
         let durable = self.durable.borrow();
         let (mut inodes, mut troubles) = (Vec::new(), Vec::new());
-        // Before an inode is told of there is none that is smaller.
+        // The smallest inode that is reported must be the smallest there is.
         let mut after = request.after;
         for state in durable.names_from(request.after.slot()) {
             let room = limits::CHECK_INODES_MAX - inodes.len();
@@ -149,7 +149,7 @@ fn bounded(
     InodesPage { inodes, troubles, end }
 }
 
-/// The smallest of some things, in order, in memory for these alone.
+/// The smallest `most` of some things, in order; uses memory for these alone.
 fn smallest<T: Ord>(all: impl Iterator<Item = T>, most: usize) -> Vec<T> {
     let mut kept = BinaryHeap::with_capacity(most + 1);
     for one in all {

@@ -1,8 +1,8 @@
-//! Family 0x02: bytes of lanes go in and out.
+//! Family 0x02: reads and writes of bytes in lanes.
 //!
-//! Up to [`limits::STAGED_BYTES_MAX`] bytes are staged: they pass through a buffer and change the
-//! lane in one call, so that nobody sees half of them. More are received into the lane's memory
-//! and sent from it, without a copy, while other requests go on.
+//! Up to [`limits::STAGED_BYTES_MAX`] bytes are staged: they pass through a buffer and change the lane in one
+//! call, so no reader sees half of them. More bytes are received into the lane's memory and sent from it,
+//! without a copy, while other requests are served.
 
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ use crate::server::{Outcome, Refusal, Server};
 /// Zeros that are sent where a lane has a hole: a load of the hole would allocate memory.
 static ZEROS: [u8; ZERO_BYTES] = [0; ZERO_BYTES];
 const ZERO_BYTES: usize = 64 << 10;
-/// Memory that is taken before others have a turn: it is zeroed at some 10 GiB/s.
+/// Memory that is allocated before other requests are served: it is zeroed at some 10 GiB/s.
 const ALLOCATED_AT_ONCE_BYTES: u64 = 64 << 20;
 
 impl Server {
@@ -39,7 +39,7 @@ impl Server {
         Ok(match readable {
             Readable::Hole => Answer::Body(body),
             Readable::Staged(bytes) => Answer::Staged(body, bytes),
-            // What is no part of the window are static zeros.
+            // What is not part of the window are static zeros.
             Readable::InPlace { window, segments } => Answer::InPlace { body, window, segments },
         })
     }
@@ -57,7 +57,7 @@ impl Server {
             let map = self.admit_slot(header, request.target.slot).await?;
             self.admit_lane(&request.target, purpose).await?;
             if claiming.is_granted()? {
-                // Whoever was to write these pages back and did not in time must not do so any more.
+                // A holder whose time to write these pages back has passed must not do so any more.
                 if request.keep == Keep::Own
                     && self.lane_desk.stop_write_backs(lane, range, header.session).await
                 {
@@ -67,7 +67,7 @@ impl Server {
             }
             claiming.wait_or_stop_programs().await;
         };
-        // From here on nothing else happens: these are the bytes that a lease is on.
+        // From here on nothing else runs: these are the bytes that the lease covers.
         let (kept, arriving) = match request.keep {
             Keep::Share | Keep::Strict => self.keep_lane(header, lane, range)?,
             Keep::No | Keep::Own => (false, false),
@@ -84,7 +84,7 @@ impl Server {
         Ok((self.readable(lane, range, arriving)?, kept))
     }
 
-    /// Bytes that are here; `at_once`: as they are at this moment, however many.
+    /// Present bytes. `at_once`: read them atomically now, however many.
     fn readable(&self, lane: LaneId, range: ByteRange, at_once: bool) -> Result<Readable> {
         let mut store = self.store.borrow_mut();
         if at_once || range.length() <= limits::STAGED_BYTES_MAX as u64 {
@@ -101,20 +101,21 @@ impl Server {
         Ok(Readable::InPlace { window, segments })
     }
 
-    /// A session's kernel keeps pages of these bytes from now on; of the whole lane where there are none. Whether it had
-    /// a lease on the whole lane, and whether others' bytes are arriving here.
+    /// The session's kernel caches pages of these bytes from now on; an empty range means the whole lane.
+    /// Returns whether it had a lease on the whole lane, and whether others' bytes are arriving here.
     fn keep_lane(self: &Rc<Self>, header: &Call, lane: LaneId, range: ByteRange) -> Result<(bool, bool)> {
         let kept = self.keep_pages(place_of(lane), header.session, range)?;
         let arriving = self.lane_desk.arriving_in(lane, range, header.session);
-        // What these pages are based on is what is here now, and no more in a moment.
+        // These pages are based on the bytes that are here now, which are about to change.
         for (writer, part) in &arriving {
             self.before_change(None, writer.0, lane, *part, Change::Write)?;
         }
         Ok((kept, !arriving.is_empty()))
     }
 
-    /// Takes the memory of bytes that programs of a mount may store into, as a page fault on a tmpfs does: what they
-    /// store comes back later, and must not find a full server then. Whether they are nothing but zeros.
+    /// Allocates the memory of bytes that programs of a mount may store into, as a page fault on a tmpfs
+    /// does: their stores are written back later, and must not find a full server then. Returns whether the
+    /// bytes are all zeros.
     fn take_for_stores(&self, target: &LaneTarget, range: ByteRange) -> Outcome<bool> {
         let LaneTarget { lane, slot, .. } = *target;
         self.lanes(slot, |lanes, me| lanes.check_there(lane, range, me))?;
@@ -127,8 +128,8 @@ impl Server {
         Ok(taken.map_err(|error| error.context(self.me))?)
     }
 
-    /// Takes a write's data. The outer error is the connection's, the inner one the request's. Data that is refused
-    /// is left for the connection to skip.
+    /// Receives a write's data. The outer error is the connection's, the inner one the request's. Data that
+    /// is refused is left for the connection to skip.
     pub async fn write_chunk(
         self: &Rc<Self>,
         connection: &mut Connection,
@@ -142,8 +143,8 @@ impl Server {
         };
         let (place, origin) = (place_of(request.target.lane), request.origin);
         let writer = (header.session, header.sequence);
-        // Small data is taken first: everything after it happens in one go. So is all that waits for pages of strict mounts:
-        // whoever sends it may stop in the middle.
+        // Small data is received first, so that everything after it happens without a pause. So is all data
+        // that waits for pages of strict mounts: the sender may stop in the middle.
         let mut is_here =
             length <= limits::STAGED_BYTES_MAX || (origin != WriteOrigin::Back && self.data.is_strict(place));
         if origin == WriteOrigin::Back
@@ -172,7 +173,7 @@ impl Server {
                 match self.may_write_in_place(place, header.session, range, origin) {
                     Ok(true) => self.write_in_place(connection, header, &request, range).await?,
                     Ok(false) => {
-                        // Others have their turn meanwhile.
+                        // Lets other requests run meanwhile.
                         drop(claiming);
                         _room = self.room_to_stage(header, (place, range), origin).await;
                         connection.read_data_staged(length, &mut staged).await?;
@@ -186,7 +187,8 @@ impl Server {
         }
     }
 
-    /// Waits until nobody has alone what a program writes, and keeps others away; what is written back waits for nobody.
+    /// Waits until no kernel owns the bytes that a program writes, and keeps others away. Write-backs wait
+    /// for no other client.
     async fn claim_write(
         self: &Rc<Self>,
         header: &Call,
@@ -205,7 +207,8 @@ impl Server {
         self.claim_change(header, place, range, origin).await.map(Some)
     }
 
-    /// Whether large data may go to its place as it arrives: nobody else has pages there, nor waits for one to store into.
+    /// Whether large data may be received into its place: no other client has pages there, or waits for a
+    /// page to store into.
     fn may_write_in_place(
         &self,
         place: Place,
@@ -217,7 +220,8 @@ impl Server {
         Ok(self.is_alone(place, session, range, origin)? && !waited)
     }
 
-    /// The answer to a write that was done when it came before: whoever had pages of it then may have them still.
+    /// The answer to a write that was done by an earlier attempt: clients that had pages of the bytes then
+    /// may still have them.
     fn written_before(&self, header: &Call, request: &WriteChunk, range: ByteRange) -> Outcome<ChunkWritten> {
         let (lane, session) = (request.target.lane, header.session);
         if request.origin != WriteOrigin::Back {
@@ -255,7 +259,7 @@ impl Server {
         // SAFETY: the window keeps the segments mapped until this call has returned.
         let received = unsafe { connection.read_data_in_place(&segments).await };
         drop(under_way);
-        // Whoever has got pages of them meanwhile has seen some of the old bytes, and some of the new.
+        // Pages that were read meanwhile have some of the old bytes, and some of the new.
         let told = match request.origin {
             WriteOrigin::Back => None,
             WriteOrigin::Program | WriteOrigin::Through => Some(header),
@@ -264,7 +268,8 @@ impl Server {
             return Ok(Err(error.into()));
         }
         match received {
-            // What its kernel's pages are based on was noted in the middle. It comes again, all at once, and gives them its bytes.
+            // The base of its kernel's pages was noted in the middle of the write. It is repeated as a whole,
+            // and then the base has its bytes.
             Ok(()) if through && self.data.has_yet_to_drop(place_of(target.lane), header.session, range) => {
                 let text = "others have changed pages of this write while it arrived";
                 Ok(Err(Error::new(ErrorKind::Retry, text).into()))
@@ -274,14 +279,14 @@ impl Server {
                 self.note_written(place_of(target.lane), header.session, range, &[], request.origin);
                 Ok(written)
             }
-            // The memory went away beneath the data: the request fails, the connection goes on.
+            // The memory went away beneath the data: the request fails, the connection stays open.
             Err(error) if connection.is_usable() => Ok(Err(error.into())),
             Err(error) => Err(error),
         }
     }
 
-    /// Everything that must hold before bytes may change, in ranges that ascend and do not touch. `false`: the write is done
-    /// already.
+    /// Ensures everything that must hold before bytes may change, in ranges that ascend and do not touch.
+    /// `false`: the write is done already.
     pub(crate) async fn prepare_write(
         self: &Rc<Self>,
         header: &Call,
@@ -303,8 +308,8 @@ impl Server {
             if self.leave_no_gap(target, ranges).await? {
                 continue;
             }
-            // An attempt that began while this one waited for the lane is stopped as well. And pages that others write
-            // back, as they arrive: what they were based on is not what is here when this is done. They come again.
+            // Stops also an attempt that began while this one waited for the lane. And write-backs of others
+            // that are arriving: this write changes what their pages were based on. They will be repeated.
             if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await
                 && !self.lane_desk.stop_write_backs(lane, hull, writer.0).await
             {
@@ -332,7 +337,7 @@ impl Server {
             }
         };
         let new = stored.merged.as_deref().unwrap_or(bytes);
-        // The memory of all of it, or nothing is changed.
+        // Allocates the memory of all of it, or changes nothing.
         {
             let mut store = self.store.borrow_mut();
             let promise = ensure_lane(&mut store, lane);
@@ -358,7 +363,7 @@ impl Server {
         promise().map_err(|error| error.context(self.me))
     }
 
-    /// Logs a write whose bytes are in their place, unless the lane was cut or dropped meanwhile.
+    /// Logs a write whose bytes are in place, unless the lane was cut or dropped meanwhile.
     fn finish_write(self: &Rc<Self>, target: &LaneTarget, range: ByteRange, writer: Writer) -> Outcome<()> {
         self.check_session(writer.0)?;
         let change = self.lanes(target.slot, |lanes, _| lanes.finish(target, range, writer))?;
@@ -366,15 +371,15 @@ impl Server {
         Ok(self.commit_lane(target.slot, change)?)
     }
 
-    /// Frees a range. Numbered like a write: a late first attempt must not free newer bytes.
+    /// Frees a range. Has a sequence number like a write: a late first attempt must not free newer bytes.
     pub async fn punch_chunk(self: &Rc<Self>, header: &Call, request: PunchChunk) -> Outcome<()> {
         let range = checked_range(request.offset, request.length)?;
         require_sequence(header)?;
         let (lane, slot) = (request.target.lane, request.target.slot);
         let writer = (header.session, header.sequence);
         let _claiming = self.claim_change(header, place_of(lane), range, WriteOrigin::Program).await?;
-        // All looks come behind the wait: the attempt that this one repeats may have been carried out meanwhile, and others may
-        // have written since.
+        // All checks come after the wait: the attempt that this one repeats may have been processed
+        // meanwhile, and others may have written since.
         let map = self.admit_slot(header, slot).await?;
         loop {
             self.admit_lane(&request.target, Purpose::Read).await?;
@@ -396,19 +401,19 @@ impl Server {
         }
         self.make_hole(header, &request.target, range).await?;
         let (session, sequence) = writer;
-        // What a session has left is looked for when it ends: nothing comes behind that.
+        // When a session ends, what it has left is searched for once: nothing may be added after that.
         self.check_session(session)?;
         Ok(self.commit_lane(slot, LaneChange::Written { lane, range, session, sequence })?)
     }
 
-    /// Whether this change of a chunk was made already. Forgets what the session knows is answered.
+    /// Whether this change of a chunk was made already. Forgets answers that the session has acknowledged.
     pub fn is_done(&self, header: &Header, slot: Slot) -> Result<bool> {
         self.check_session(header.session)?;
         let (session, sequence) = (header.session, header.sequence);
         self.durable.borrow_mut().is_done(slot, session, sequence, acknowledged_below(header))
     }
 
-    /// Takes the memory of a part of a lane, all or nothing.
+    /// Allocates the memory of a part of a lane, all or nothing.
     pub async fn allocate_lane(self: &Rc<Self>, header: &Call, request: AllocateLane) -> Outcome<()> {
         let range = checked_range(request.offset, request.length)?;
         self.admit_slot(header, request.target.slot).await?;
@@ -425,7 +430,7 @@ impl Server {
         let LaneTarget { lane, slot, .. } = *target;
         let mut taken = self.begin_growth(target, range)?.start;
         loop {
-            // While others had their turn the lane may have been cut or dropped.
+            // While other requests ran the lane may have been cut or dropped.
             self.admit_lane(target, Purpose::Write).await?;
             self.lanes(slot, |lanes, me| lanes.check_whole(lane, me))?;
             if keep_size {
@@ -441,20 +446,21 @@ impl Server {
         }
     }
 
-    /// Takes the next step's memory. What does not seem to fit is tried in one step: all or nothing.
+    /// Allocates the next step's memory. If it is not likely to fit, all the rest is tried in one step: all
+    /// or nothing.
     fn allocate_more(&self, lane: LaneId, taken: u64, range: ByteRange) -> Result<u64> {
         let mut store = self.store.borrow_mut();
         ensure_lane(&mut store, lane)?;
-        // What lies before the range is no part of what is missing; where that is, is not known here.
+        // Memory before the range must not be counted; how much lies there is not known here.
         let there = if range.start == 0 { store.lane_allocated_bytes(lane)? } else { 0 };
         let fits = range.length().saturating_sub(there) <= store.usage().free_for_lanes_bytes;
         let end = if fits { range.end.min(taken + ALLOCATED_AT_ONCE_BYTES) } else { range.end };
-        // From the beginning each time: while others had their turn it may have been punched.
+        // From the beginning each time: while other requests ran it may have been punched.
         store.prepare_write(lane, range.start, end - range.start)?;
         Ok(end)
     }
 
-    /// Where bytes of a lane are.
+    /// The residency of a lane's bytes.
     pub fn residency(
         &self,
         map: &ClusterMap,
@@ -473,12 +479,12 @@ enum Readable {
     InPlace { window: Window, segments: Vec<RawSegment> },
 }
 
-/// Below it, the session's changes in the slot are answered or given up.
+/// All changes of the session in the slot with a lower number are answered or abandoned.
 pub fn acknowledged_below(header: &Header) -> Sequence {
     Sequence(header.sequence.0 - u64::from(header.outstanding))
 }
 
-/// Changes are numbered.
+/// Changes must have a sequence number.
 pub fn require_sequence(header: &Header) -> Result<()> {
     if header.sequence == Sequence(0) {
         return Err(Error::new(ErrorKind::Invalid, format!("a {:?} needs a sequence number", header.kind)));
@@ -486,7 +492,7 @@ pub fn require_sequence(header: &Header) -> Result<()> {
     Ok(())
 }
 
-/// A range within the largest file.
+/// The range, if it lies within the largest file.
 pub fn checked_range(offset: u64, length: u64) -> Result<ByteRange> {
     ByteRange::at(offset, length).filter(|range| range.end <= limits::FILE_BYTES_MAX).ok_or_else(|| {
         Error::new(
@@ -507,7 +513,7 @@ fn too_large(bytes: u64) -> Refusal {
     .into()
 }
 
-/// A lane's record is logged before its file is made; a crash between them leaves this to do.
+/// A lane's record is logged before its file is made; after a crash between the two the file is made here.
 pub fn ensure_lane(store: &mut ramlace_store::Store, lane: LaneId) -> Result<()> {
     if store.has_lane(lane) { Ok(()) } else { store.create_lane(lane) }
 }

@@ -1,4 +1,4 @@
-//! The one door through which time and entropy come into a server.
+//! The only place where time and entropy enter a server.
 #![allow(clippy::disallowed_methods, reason = "this is the door")]
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ pub fn instant() -> Instant {
     Instant::now()
 }
 
-/// Fills `bytes` with random ones from the kernel.
+/// Fills `bytes` with random bytes from the kernel.
 pub fn entropy(bytes: &mut [u8]) -> Result<()> {
     let mut filled = 0;
     while filled < bytes.len() {

@@ -1,6 +1,6 @@
-//! The one way in which a server's state changes: a record is logged and applied, and what follows from it is set going.
+//! The only way to change a server's state: a record is logged and applied, and its effects are started.
 //!
-//! Invariant: a client hears of a mutation only after its record is in the log.
+//! Invariant: a client learns of a mutation only after its record is in the log.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::server::Server;
 use crate::server::watched::Watched;
 
 impl Server {
-    /// Logs a record, applies it, and sets going what follows from it.
+    /// Logs a record, applies it, and starts its effects.
     pub fn commit(self: &Rc<Self>, record: &Record) -> Result<Vec<Effect>> {
         let watched = self.watched_by(record);
         let (_, effects) = {
@@ -29,7 +29,7 @@ impl Server {
         Ok(self.follow(&watched, effects))
     }
 
-    /// Logs something about the server alone: nothing follows from it.
+    /// Logs a record about the server alone: it has no effects.
     pub fn commit_own(&self, record: &Record) -> Result<()> {
         let committed = {
             let mut store = self.store.borrow_mut();
@@ -42,7 +42,7 @@ impl Server {
         Ok(())
     }
 
-    /// Logs the end of a session, and sets going what follows from it.
+    /// Logs the end of a session, and starts its effects.
     pub fn commit_session_end(self: &Rc<Self>, session: SessionId) -> Result<()> {
         let watched = self.watched_by_all();
         let effects = {
@@ -53,7 +53,7 @@ impl Server {
         Ok(())
     }
 
-    /// Sets going what follows from records; what nobody here cares for comes back.
+    /// Starts the effects of records; returns those that are not handled here.
     fn follow(self: &Rc<Self>, watched: &Watched, effects: Effects) -> Vec<Effect> {
         if self.durable.borrow().snapshot.is_some() {
             self.snapshot_began.notify_one();
@@ -70,7 +70,8 @@ impl Server {
         others
     }
 
-    /// A session that does not wait any more for a change that it asked for may have looked before it was done: it does not know of it.
+    /// A session counts as knowing its own change only while it waits for the reply. If it no longer waits,
+    /// it may have read the state from before the change, so it has to get recalls.
     fn forget_who_knew(&self, effects: &mut [Effect]) {
         let waiting = self.waiting.borrow();
         let gone = |effect: &Effect| match effect {
@@ -87,11 +88,11 @@ impl Server {
         }
     }
 
-    /// Gives a slot a command. A peer's command is answered at once; a client's answer goes to
-    /// whoever waits for its token.
+    /// Submits a command to a slot. A peer's command is answered at once; a client's answer goes to the
+    /// request that waits for its token.
     pub fn submit(self: &Rc<Self>, slot: Slot, command: Command) -> Result<Option<Result<DeliveryAnswer>>> {
         self.ensure_slot(slot)?;
-        // What was promised under delegations has its room.
+        // Room is reserved for what is promised under delegations.
         let promised = self.delegations.count() * limits::CHANGES_PER_MESSAGE_MAX as u64;
         let is_delegated = self.delegation(slot).is_some();
         let kept = if is_delegated {
@@ -111,12 +112,12 @@ impl Server {
         }))
     }
 
-    /// Gives a slot a client's command and waits for its answer, which may depend on other slots.
+    /// Submits a client's command to a slot and waits for its answer, which may depend on other slots.
     pub async fn mutate(self: &Rc<Self>, slot: Slot, token: Token, command: Command) -> Result<Reply> {
         self.check_session(token.session)?;
         self.check_kept(slot, token, &command)?;
         let (sender, receiver) = oneshot::channel();
-        // A retry takes the place of its first attempt, whose connection is gone.
+        // A retry replaces its first attempt, whose connection is gone.
         self.waiting.borrow_mut().insert(token, sender);
         if let Err(error) = self.submit(slot, command) {
             self.waiting.borrow_mut().remove(&token);
@@ -126,12 +127,12 @@ impl Server {
         receiver.await.unwrap_or_else(|_| Err(superseded()))
     }
 
-    /// Refuses one more mutation of a session that keeps too much by acknowledging too little.
+    /// Refuses one more mutation of a session with too many unacknowledged replies.
     fn check_kept(&self, slot: Slot, token: Token, command: &Command) -> Result<()> {
         let Origin::Client { acknowledged_below, .. } = command.origin else { return Ok(()) };
         let durable = self.durable.borrow();
         match durable.names(slot) {
-            // It is answered from what is kept.
+            // A repetition is answered from the kept reply.
             Some(state) if state.has_met(token) => Ok(()),
             Some(state) => {
                 durable.kept.check(token.session, state.kept_below(token.session, acknowledged_below))
@@ -143,7 +144,7 @@ impl Server {
     fn answer_waiting(&self, effect: &Effect) -> bool {
         let Effect::Reply { token, outcome } = effect else { return false };
         if let Some(sender) = self.waiting.borrow_mut().remove(token) {
-            // The requester may have gone; a retry finds the answer in the slot's reply cache.
+            // The requester may be gone; a retry finds the answer in the slot's reply cache.
             let _ = sender.send(outcome.clone());
         }
         true
@@ -161,7 +162,7 @@ impl Server {
         true
     }
 
-    /// When the map has changed: lets go of what is held for slots that were lost since.
+    /// To be called when the map has changed: drops what is held for slots that have moved away.
     pub fn notice_lost_slots(self: &Rc<Self>) -> Result<()> {
         let map = self.membership.map()?;
         if self.noticed.replace(map.epoch) == map.epoch {
@@ -184,7 +185,7 @@ impl Server {
         Ok(())
     }
 
-    /// A slot's state begins when something first happens in it.
+    /// A slot's state is created when something first happens in it.
     pub fn ensure_slot(self: &Rc<Self>, slot: Slot) -> Result<()> {
         if self.durable.borrow().names(slot).is_some() {
             return Ok(());

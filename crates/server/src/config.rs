@@ -1,4 +1,4 @@
-//! What a server is told when it starts, and how the supervisor hands it to the child.
+//! The options of a server, and what the supervisor passes to the child.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use ramlace_store::Backing;
 use ramlace_transport::Secret;
 use serde::{Deserialize, Serialize};
 
-/// What `ramlace serve` is told.
+/// The options of `ramlace serve`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServeOptions {
     /// Name of the pool, for people and for the store's name.
@@ -24,8 +24,8 @@ pub struct ServeOptions {
     pub coordinator: Option<String>,
     /// `address:port` to listen on; port 0 lets the system choose.
     pub listen: String,
-    /// `host:port` that others shall use to reach this server, with port 0 for the one that it has;
-    /// `None`: the address it listens on.
+    /// `host:port` under which others shall reach this server; port 0 stands for the port on which it
+    /// listens. `None`: the address on which it listens.
     pub advertise: Option<String>,
     /// Path of the Unix socket.
     pub unix: PathBuf,
@@ -37,18 +37,18 @@ pub struct ServeOptions {
     pub inodes_max: u64,
     /// `auto`, `private-tmpfs` or `shared-memory`.
     pub backing: String,
-    /// Take the whole memory from the machine in the background.
+    /// Allocate the whole memory from the machine in the background.
     pub reserve: bool,
     /// The super-user of a host's session acts as nobody.
     pub root_squash: bool,
-    /// Bulk data cross the network without a key.
+    /// Bulk data are sent over the network unencrypted.
     pub trust_network: bool,
-    /// `address:port` on which it tells its metrics to whoever asks, without a key.
+    /// `address:port` on which it serves its metrics, without authentication.
     pub metrics: Option<String>,
 }
 
 impl ServeOptions {
-    /// Refuses what cannot work, before anything is created.
+    /// Refuses options that cannot work, before anything is created.
     pub fn check(&self) -> Result<()> {
         let refuse = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         if self.servers == 0 || self.server >= self.servers {
@@ -101,7 +101,7 @@ impl ServeOptions {
         }
     }
 
-    /// Reads the secret; a missing or damaged one is refused: nobody is let in by default.
+    /// Reads the secret; a missing or damaged one is an error: there is no access by default.
     pub fn secret(&self) -> Result<Secret> {
         let shown = self.secret_file.display();
         let text = std::fs::read_to_string(&self.secret_file).map_err(|error| {
@@ -114,7 +114,7 @@ impl ServeOptions {
     }
 }
 
-/// Everything the child needs: the options, the inherited descriptors and its history.
+/// Everything the child needs: the options, the inherited descriptors and the number of restarts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChildConfig {
     /// As given to the supervisor.
@@ -127,16 +127,16 @@ pub struct ChildConfig {
     pub unix_fd: i32,
     /// Descriptor of the store's directory.
     pub store_fd: i32,
-    /// How to rebuild the store's root from that descriptor.
+    /// The arguments to rebuild the store's root from that descriptor.
     pub store_arguments: String,
     /// Sentences about how the store was made.
     pub store_notes: Vec<String>,
     /// The supervisor writes one byte into it when the server shall stop.
     pub stop_fd: i32,
-    /// Where to say that the server is ready, in the child's first life.
+    /// Where to report that the server is ready; only the first child has it.
     pub ready_fd: Option<i32>,
     /// How often the child was started again.
     pub restarts: u32,
-    /// The supervisor's process.
+    /// The supervisor's process id.
     pub supervisor_pid: u32,
 }

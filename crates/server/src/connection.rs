@@ -1,5 +1,5 @@
-//! One connection from its handshake to its end: whose session it is, and one request after
-//! another. Connections share nothing but the server; one that never reads delays nobody.
+//! One connection from its handshake to its end: the session it belongs to, and one request after another.
+//! Connections share nothing but the server; a client that never reads delays no other.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -39,13 +39,13 @@ use crate::stop::BugEndsProcess;
 pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     let _bug = BugEndsProcess;
     let counted = Counted::new(&server);
-    // Why a stranger was refused, the stranger was told; there is nothing to do here.
+    // A stranger was told why it was refused; there is nothing to do here.
     let keys = server.keys.keys();
     if let Ok((mut connection, proved)) = Connection::accept(incoming, &keys, &server.newcomers).await {
-        // One too many is closed at once: its client sees the end of the connection.
+        // One connection too many is closed at once: its client sees the end of the connection.
         if let Ok(seat) = server.callers.enter(&proved, &connection) {
             connection.set_meter(seat.meter());
-            // Whose key was revoked meanwhile hears it by the next greeting.
+            // A client whose key was revoked meanwhile learns it at the next handshake.
             if server.keys.admit(&proved).await.is_ok() {
                 let _ = serve_requests(&server, &mut connection, proved, seat).await;
             }
@@ -71,19 +71,20 @@ impl Drop for Counted {
     }
 }
 
-/// Who speaks on a connection.
+/// The client of a connection.
 struct Caller {
     proved: Proved,
     seat: Seat,
     bound: Bound,
-    /// What it calls itself, for people.
+    /// The label that it gives itself, for people.
     label: String,
-    /// Its session's.
+    /// The counters of its session.
     counts: Option<Rc<SessionCounts>>,
 }
 
 impl Caller {
-    /// A server that says what cannot be is not believed in anything: its connection ends, and the log names it.
+    /// A peer server whose message is impossible is not trusted: its connection is closed, and the log names
+    /// it.
     fn check_believed<T>(&self, connection: &Connection, outcome: &Outcome<T>) -> Result<()> {
         match outcome {
             Err(refusal)
@@ -101,7 +102,7 @@ impl Caller {
     }
 }
 
-/// What a client calls itself, short and without what moves a reader's cursor.
+/// A client's label, shortened and without characters that move a reader's cursor.
 fn shown_label(label: &str) -> String {
     let cut = (0..=limits::LABEL_BYTES_MAX.min(label.len())).rev().find(|at| label.is_char_boundary(*at));
     label[..cut.unwrap_or(0)].chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
@@ -141,8 +142,8 @@ async fn serve_requests(
     }
 }
 
-/// The next request; meanwhile answers that wait at the gate leave. Replies leave before this waits for the peer;
-/// data that nobody took is skipped.
+/// The next request; meanwhile replies that wait at the gate are sent. Replies are sent before this waits for
+/// the peer; data that was not read is skipped.
 async fn next_request(
     server: &Rc<Server>,
     connection: &mut Connection,
@@ -163,7 +164,7 @@ async fn next_request(
     connection.read_request().await
 }
 
-/// What one request comes to. Only errors of the connection are returned as such.
+/// Serves one request. Only errors of the connection are returned.
 async fn serve_request(
     server: &Rc<Server>,
     connection: &mut Connection,
@@ -179,7 +180,7 @@ async fn serve_request(
     let kind = call.kind;
     Ok(match kind {
         Kind::CloseSession => {
-            // This connection has an answer to come; those of the session that are left end with it.
+            // This connection still gets a reply; the session's other connections are closed with it.
             caller.seat.leave();
             end_session(server, call.session)?;
             Ok(Answer::Body(encode_body(&())))
@@ -231,7 +232,7 @@ async fn serve_request(
     })
 }
 
-/// Requests whose answer is a body alone.
+/// Requests whose reply is only a body.
 async fn serve_small(
     server: &Rc<Server>,
     header: &Call,
@@ -391,7 +392,7 @@ fn open_session(server: &Rc<Server>, caller: &mut Caller, header: &Header, body:
         return Err(Error::new(ErrorKind::Invalid, "this connection has a session already").into());
     }
     check_may_open(caller.proved.role, request.kind)?;
-    // What servers ask each other at once is not one client's.
+    // Requests between servers are not those of a single client.
     if request.kind != SessionKind::Peer {
         caller.seat.join(session)?;
     }
@@ -400,7 +401,7 @@ fn open_session(server: &Rc<Server>, caller: &mut Caller, header: &Header, body:
         return Err(error.into());
     }
     caller.label = shown_label(&request.label);
-    // Servers are no clients: what they ask is counted by message alone.
+    // Servers are not clients: their requests are counted by message only.
     caller.counts = (request.kind != SessionKind::Peer).then(|| server.counts.of_session(session));
     let credentials = match request.kind {
         SessionKind::Host => Credentials::NOBODY,
@@ -416,7 +417,7 @@ fn open_session(server: &Rc<Server>, caller: &mut Caller, header: &Header, body:
     }))
 }
 
-/// Begins or resumes the session that a connection shall be of.
+/// Begins or resumes the session that a connection is to belong to.
 fn enter_session(
     server: &Rc<Server>,
     caller: &mut Caller,

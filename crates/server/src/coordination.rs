@@ -1,4 +1,4 @@
-//! Cells of lanes, and what becomes of waits for changes; barriers are the slots' own.
+//! Cells in lanes, and waits for changes; barriers belong to the slots.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ use crate::server::{Outcome, Server};
 const CELL_BYTES: u64 = 8;
 
 impl Server {
-    /// Changes a number in a lane. From the look at the cell to its change nothing else runs.
+    /// Changes a cell in a lane. Between reading the cell and changing it nothing else runs.
     pub async fn change_cell(self: &Rc<Self>, header: &Call, request: ChangeCell) -> Outcome<CellChanged> {
         let ChangeCell { target, offset, change } = request;
         let range = checked_range(offset, CELL_BYTES)?;
@@ -54,18 +54,18 @@ impl Server {
         }
         self.lanes(slot, |lanes, me| lanes.check_there(lane, range, me))?;
         let before = self.read_cell(lane, offset).map_err(|error| error.context(self.me))?;
-        // Where nothing is changed, a retry may as well look again.
+        // If nothing is changed, a retry may as well read the cell again.
         let Some(after) = change.after(before) else { return Ok(CellChanged { before, changed: false }) };
         let cell = CellStore { lane, offset, before, after };
         self.before_change(Some(header), session, lane, range, Change::Write)?;
         self.commit_lane(slot, LaneChange::CellChanged { cell, session, sequence })?;
-        // Should there be no room for it: a replay looks at the cell before it changes it.
+        // It may not fit into the log: a replay reads the cell before it changes it.
         let _ = self.commit_lane(slot, LaneChange::CellStored { lane });
         self.counters.written_bytes(CELL_BYTES);
         Ok(CellChanged { before, changed: true })
     }
 
-    /// What a cell holds; its memory is taken, so that it can be changed.
+    /// The value of a cell; allocates its memory, so that it can be changed.
     fn read_cell(&self, lane: LaneId, offset: u64) -> Result<u64> {
         let mut store = self.store.borrow_mut();
         ensure_lane(&mut store, lane)?;
@@ -75,7 +75,7 @@ impl Server {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Answers whether bytes were changed since, and notes who waits for it.
+    /// Answers whether bytes were changed since, and notes the session's wait.
     pub async fn watch_change(self: &Rc<Self>, header: &Call, request: WatchChange) -> Outcome<WatchAnswer> {
         let WatchChange { inode, lane, start, end, since, wait } = request;
         if start >= end || lane.is_some_and(|target| target.lane.inode != inode) {
@@ -109,12 +109,12 @@ impl Server {
         Ok(watches.ask(place, ByteRange { start, end }, since, waiter, begin)?)
     }
 
-    /// A session waits no longer for a change.
+    /// A session no longer waits for a change.
     pub fn end_watch(&self, session: SessionId, request: EndWatch) {
         self.lane_desk.traffic.borrow_mut().end_wait((request.inode, request.lane), session, request.wait);
     }
 
-    /// Stores into the memory of a lane are over.
+    /// Programs have stored into the memory of a lane.
     pub async fn note_stores(self: &Rc<Self>, header: &Call, request: NoteChange) -> Outcome<()> {
         let LaneTarget { lane, slot, .. } = request.target;
         self.admit_slot(header, slot).await?;
@@ -135,7 +135,7 @@ impl Server {
         durable.names(inode.slot()).is_some_and(|state| state.has_open(session, inode))
     }
 
-    /// Whether one more member of a barrier can be remembered, if it is not known yet.
+    /// Whether there is room for one more member of a barrier, or it is known already.
     pub fn has_room_for_member(&self, slot: Slot, request: &ArriveBarrier) -> bool {
         let durable = self.durable.borrow();
         let known = |state: &SlotState| state.knows_member(&request.name, request.member);
@@ -144,7 +144,7 @@ impl Server {
                 < limits::BARRIER_MEMBERS_PER_SERVER_MAX
     }
 
-    /// What a record may change of homes that somebody has asked about.
+    /// The watched inodes that a record may change.
     pub fn watched_by(&self, record: &Record) -> Watched {
         if self.lane_desk.traffic.borrow().has_no_homes() {
             return Watched::default();
@@ -157,13 +157,13 @@ impl Server {
         }
     }
 
-    /// The same where any slot may change.
+    /// The same for any slot.
     pub fn watched_by_all(&self) -> Watched {
         let homes = !self.lane_desk.traffic.borrow().has_no_homes();
         Watched { homes, slot: None, bytes: None }
     }
 
-    /// Tells what has become of them.
+    /// Notifies the sessions that watch them.
     pub fn note_homes(&self, watched: &Watched) {
         if !watched.homes {
             return;
@@ -189,7 +189,7 @@ fn changed_bytes(command: &Command) -> Option<(InodeId, ByteRange)> {
         Op::WriteInline { request: WriteInline { inode, mode, offset, bytes, .. }, .. } => {
             let length = bytes.0.len() as u64;
             let range = match mode {
-                // The size tells.
+                // The change of the size shows it.
                 InlineMode::End => return None,
                 InlineMode::At | InlineMode::Within => ByteRange::at(*offset, length)?,
             };

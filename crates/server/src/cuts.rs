@@ -1,11 +1,13 @@
-//! Truncations wait for the machines that have pages of what they cut off.
+//! Truncations wait for machines that have pages of what was cut off.
 //!
-//! A lane is cut at once, and its server says which data recalls that has made. The home answers the truncation when none of
-//! them has to be waited for any more, so that no read that begins later brings what was cut off. It asks again and again: the delivery of the
-//! cut stays open meanwhile, and others go on behind it, so that a holder that says nothing holds up this truncation alone.
+//! A lane is cut at once, and its server answers with the data recalls that this has made. The home answers
+//! the truncation when none of these has to be waited for any more, so that no read that begins later returns
+//! what was cut off. It polls the lane's server: the delivery of the cut stays open meanwhile, and others are
+//! delivered after it, so that a holder that does not answer delays this truncation alone.
 //!
-//! No circle comes of it. While a truncation is not answered its kernel writes no page of the file back, and what others recall of
-//! these pages cannot be dropped: the mount tells them that it is *blocked*, and they wait no longer.
+//! This cannot deadlock. Until a truncation is answered, its kernel writes no page of the file back, and
+//! cannot drop pages that others recall: the mount reports these recalls as *blocked*, and nobody waits for
+//! them any longer.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,12 +19,12 @@ use crate::server::data_desk::place_of;
 use crate::server::delivery_queues::Owed;
 use crate::server::{Outcome, Server};
 
-/// Pause before a lane's server is asked again; it doubles.
+/// The pause before a lane's server is asked again; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 
 impl Server {
-    /// What is told to the home of a file whose lane was cut: it waits for these.
+    /// The answer to the home of a file whose lane was cut: it waits for these recalls.
     ///
     /// Errors: `Retry` for more than one message may name.
     pub fn lane_cut(&self, recalls: Vec<u64>) -> Result<LaneCut> {
@@ -35,7 +37,7 @@ impl Server {
         Ok(LaneCut { life: self.data.life, recalls })
     }
 
-    /// Recalls of pages behind an end that the lane has had since before: the cut comes again, and none was done now.
+    /// A repeated cut: the recalls of pages behind an end that the lane has had since before.
     pub fn recalled_behind(&self, by: SessionId, lane: LaneId, length: u64) -> Vec<u64> {
         let range = ByteRange { start: length, end: u64::MAX };
         let now = self.data.now();
@@ -44,7 +46,7 @@ impl Server {
 
     /// Whether recalls that a cut has made are over.
     ///
-    /// Errors: `Stale` where this server has made none of them: it has had another life then.
+    /// Errors: `Stale` if this server has made none of them: it has restarted since then.
     pub fn query_recalls(&self, request: &QueryRecalls) -> Result<RecallsKnown> {
         if request.life != self.data.life {
             let text = "the server that recalled these pages has died; the lane is to be cut again";
@@ -53,20 +55,21 @@ impl Server {
         Ok(RecallsKnown { over: !self.data.is_any_waited(&request.recalls) })
     }
 
-    /// A lane is cut, and its truncation is answered when nobody has pages of what was cut off.
+    /// A lane is cut: waits in a task until its truncation may be answered, which is when nobody has pages of
+    /// what was cut off.
     pub fn await_cut(self: &Rc<Self>, target: ServerId, owed: Owed, cut: LaneCut) {
         let server = self.clone();
         tokio::task::spawn_local(async move {
             match server.pass_cut(target, &owed, cut).await {
                 Ok(()) if server.is_owed(&owed) => server.delivery_is_done(&owed),
                 Ok(()) => {}
-                // Its server has another life, or does not answer: what becomes of that is decided where deliveries are made.
+                // Its server has restarted, or does not answer: retrying is the matter of deliveries.
                 Err(_) => server.owe(owed.from, owed.id, owed.delivery),
             }
         });
     }
 
-    /// Waits until these recalls are over, or nobody waits for the cut any more.
+    /// Waits until these recalls are over, or the cut is not waited for any more.
     async fn pass_cut(self: &Rc<Self>, target: ServerId, owed: &Owed, cut: LaneCut) -> Outcome<()> {
         let LaneCut { life, recalls } = cut;
         if target == self.me {

@@ -1,4 +1,4 @@
-//! A truncation is answered when nobody has pages of what it cut off, wherever the lanes are.
+//! A truncation is answered when no kernel has pages of what was cut off, wherever the lanes are.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::data_leases_tests::{PAGE, Two, two, waits};
 use crate::delivery_tests::{create, done, extend_and_cut, false_server, name};
 use crate::testing::{Client, TestServer, run};
 
-/// Begins a truncation; it waits.
+/// Begins a truncation, which then waits.
 async fn begin(two: &mut Two, sequence: u64, size: u64) {
     let header = two.changer.header(Kind::Truncate, sequence, 0);
     let body = encode_body(&Truncate { inode: two.inode, size, allocated: None });
@@ -43,7 +43,7 @@ fn a_truncation_is_answered_when_others_have_dropped_what_it_cut_off() {
         two.end_all().await;
         let (cut, _) = two.changer.answer::<Attributes>().await.unwrap();
         assert_eq!(cut.size, 100);
-        // What is kept of the rest is none of the next one's business.
+        // Pages of the remaining bytes do not concern the next truncation.
         two.target.generation = cut.generation;
         two.keep(0, 100).await;
         let grown = Truncate { inode: two.inode, size: 2 * PAGE as u64, allocated: None };
@@ -78,7 +78,7 @@ fn so_is_that_of_a_small_file() {
         two.changer.change(2, 0, &write).await.unwrap();
         two.holder.ask(&ReadInline { inode, offset: 0, length: 4096, keep: true }).await.unwrap();
         begin(&mut two, 3, 10).await;
-        // It comes again, on another connection.
+        // The request is repeated on another connection.
         let again = two.changer.another(&two.server.address).await;
         let first = std::mem::replace(&mut two.changer, again);
         begin(&mut two, 3, 10).await;

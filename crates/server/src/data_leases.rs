@@ -1,8 +1,9 @@
-//! Leases on bytes: the rule is [`DataLeases`], this drives it. It brings the bytes of lanes and inodes and the
-//! time, and wakes those who wait.
+//! Leases on bytes: the rules are in [`DataLeases`], this code applies them. It provides the bytes of lanes
+//! and inodes and the time, and wakes waiting tasks.
 //!
-//! A change of bytes names what it is about to do ([`Server::before_change`]) in the step that does it; its call then
-//! waits at the gate for the recalls that this made. Write-backs are answered at once: a kernel holds their pages.
+//! A change of bytes announces itself ([`Server::before_change`]) in the step that does it; its call then
+//! waits at the gate for the recalls that this made. Write-backs are answered at once: a kernel holds their
+//! pages.
 
 use std::rc::Rc;
 
@@ -21,22 +22,23 @@ use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// A session reads bytes of a place for its kernel's pages, or none and wants a lease. Whether it had one on all of it before.
+    /// A session reads bytes of a place for its kernel's pages; an empty range only asks for a lease. Returns
+    /// whether it had a lease on all of the place before.
     ///
     /// Errors: those of [`Server::note_leases`]; `Stale` for a session that has ended.
     pub fn keep_pages(self: &Rc<Self>, place: Place, session: SessionId, range: ByteRange) -> Result<bool> {
         self.check_session(session)?;
         self.note_leases(session, false)?;
         let now = self.data.now();
-        // A full table recalls another's.
+        // If the table is full, another's lease is recalled.
         Ok(self.data.change_leases(|leases| match range.is_empty() {
             true => leases.keep_whole(place, session, now),
             false => leases.keep(place, session, range, now),
         }))
     }
 
-    /// Bytes of a lane are about to change, in this very step: `by` whom, and which call waits for those who have pages of
-    /// them.
+    /// Bytes of a lane are about to change, in this very step: `by` is the session that changes them, and
+    /// `call` waits for the clients that have pages of them.
     pub fn before_change(
         &self,
         call: Option<&Call>,
@@ -48,7 +50,7 @@ impl Server {
         self.before_changes(call, by, lane, &[range], change)
     }
 
-    /// The same of ranges that ascend and do not overlap.
+    /// The same for ranges that ascend and do not overlap.
     pub fn before_changes(
         &self,
         call: Option<&Call>,
@@ -62,7 +64,8 @@ impl Server {
         self.log_pages()
     }
 
-    /// Bytes of a lane are about to be cut off, in this very step. The recalls that the truncation has to wait for come back.
+    /// Bytes of a lane are about to be cut off, in this very step. Returns the recalls that the truncation
+    /// has to wait for.
     pub fn before_cut(&self, by: SessionId, lane: LaneId, length: u64) -> Result<Vec<u64>> {
         let behind = ByteRange { start: length, end: u64::MAX };
         let recalls = self.recall_before(by, lane, &[behind], Change::Erase)?;
@@ -87,7 +90,8 @@ impl Server {
         self.data.change_leases(|leases| leases.before_changes(place, by, ranges, change, read, now))
     }
 
-    /// The log hears of pages that are about to change in this step, and that others have yet to drop; and of those that were dropped.
+    /// Logs which pages are about to change in this step while others still have to drop them, and which were
+    /// dropped.
     pub fn log_pages(&self) -> Result<()> {
         if !self.data.leases.borrow().has_news() {
             return Ok(());
@@ -107,9 +111,9 @@ impl Server {
         Ok(())
     }
 
-    /// The next life has to know who has pages.
+    /// Logs that a session has pages, which must be known after a restart.
     ///
-    /// Errors: those of a commit, where there is no room for that. Then there are to be none.
+    /// Errors: those of a commit without room in the log. Then the session must not get any.
     pub fn note_leases(&self, session: SessionId, strict: bool) -> Result<()> {
         if self.durable.borrow().pages.knows(session, strict) {
             return Ok(());
@@ -127,8 +131,8 @@ impl Server {
         }
     }
 
-    /// Whether a write may go to its place as it arrives: nobody else has pages of these bytes, and nobody has to be
-    /// told what a session's own are based on.
+    /// Whether a write may be received into its place: no other client has pages of these bytes, and no base
+    /// of the session's own pages has to be noted.
     pub fn is_alone(
         &self,
         place: Place,
@@ -153,8 +157,8 @@ impl Server {
         self.data.leases.borrow_mut().stored(place_of(lane), session, start, bytes, read, self.data.now())
     }
 
-    /// Bytes that a session's kernel has are in their place; `bytes` are empty where nobody else had pages of them. A session that has
-    /// ended meanwhile gets no lease by that: nobody would take it away again.
+    /// Bytes that a session's kernel caches are in place; `bytes` are empty if no other client had pages of
+    /// them. A session that has ended meanwhile gets no lease by this: nothing would ever remove it.
     pub fn note_written(
         &self,
         place: Place,
@@ -180,13 +184,13 @@ impl Server {
         self.data.leases.borrow().newest_at(place, session).unwrap_or(0)
     }
 
-    /// A lane is gone for ever.
+    /// A lane was dropped for ever.
     pub fn forget_leases(&self, lane: LaneId) {
         self.data.leases.borrow_mut().forget(place_of(lane));
         self.data.changed.notify_waiters();
     }
 
-    /// A holder has dropped its pages, or cannot yet.
+    /// A holder has dropped its pages, or cannot do so yet.
     ///
     /// Errors: `Invalid` for more than one message may acknowledge.
     pub fn end_recalls(&self, session: SessionId, request: &EndRecalls) -> Result<()> {
@@ -205,24 +209,26 @@ impl Server {
         if changed {
             self.data.changed.notify_waiters();
         }
-        // Where there is no room for it now there is later: until then the next life believes less than it might.
+        // If there is no room in the log now, it is logged later: until then a restarted server would trust
+        // fewer pages than it could.
         let _ = self.log_pages();
         Ok(())
     }
 
-    /// A session has dropped all that it had from the last life.
+    /// A session has dropped everything from before this incarnation of the server.
     fn has_returned(&self, session: SessionId) -> bool {
         self.data.leases.borrow_mut().has_returned(session)
     }
 
-    /// Answers when everybody sees what a session has written back.
+    /// Answers when all clients see what a session has written back.
     pub async fn wait_published(&self, session: SessionId, request: WaitPublished) {
         let made = self.data.leases.borrow().of_others(session, request.recall);
         self.data.pass(&made).await;
     }
 
-    /// Bytes that live with an inode are about to change. A write-back keeps what programs have stored, and takes over the
-    /// rest as it is here; what its kernel has by then is noted when it is done ([`Server::note_written`]).
+    /// Inline bytes are about to change. From a write-back only what programs have stored is taken, and the
+    /// rest is left as it is here; what its kernel has then is noted when that is done
+    /// ([`Server::note_written`]).
     pub fn before_inline_write(&self, call: &Call, request: &mut WriteInline) -> Result<()> {
         let place = (request.inode, None);
         let Some((size, here)) = self.inline_now(request.inode) else { return Ok(()) };
@@ -230,7 +236,7 @@ impl Server {
             InlineMode::End => size,
             InlineMode::At | InlineMode::Within => request.offset,
         };
-        // What makes no sense is refused by the slot.
+        // The slot refuses invalid ranges.
         let Ok(range) = checked_range(start, request.bytes.0.len() as u64) else { return Ok(()) };
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |range| Ok(part_of(&here, range));
         let (session, now) = (call.session, self.data.now());
@@ -263,8 +269,8 @@ impl Server {
         Ok(())
     }
 
-    /// A file may be about to become shorter. What others have of its bytes is recalled, and the log hears of it, before any are gone; what
-    /// they write back is thrown away when it is sure that they are.
+    /// A file may be about to become shorter. What others cache of its bytes is recalled, and that is logged,
+    /// before any bytes are gone; what they write back is dropped once the truncation is certain.
     pub fn before_inline_cut(&self, call: &Call, inode: InodeId, size: u64) -> Result<()> {
         let gone = ByteRange { start: size, end: limits::INLINE_BYTES_MAX as u64 };
         if gone.is_empty() || self.inline_now(inode).is_none() {
@@ -273,7 +279,7 @@ impl Server {
         self.before_inline_change(Some(call), call.session, inode, gone, Change::Write)
     }
 
-    /// Other bytes that live with an inode are about to change.
+    /// Inline bytes are about to change in another way.
     pub fn before_inline_change(
         &self,
         call: Option<&Call>,
@@ -292,14 +298,15 @@ impl Server {
         self.log_pages()
     }
 
-    /// Bytes that live with an inode were changed when the request came before: whoever had pages of them then may have them still.
+    /// Inline bytes were changed by an earlier attempt of the request: clients that had pages of them then
+    /// may still have them.
     pub fn changed_inline_before(&self, call: &Call, inode: InodeId) -> Result<()> {
         let all = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
         self.before_inline_change(Some(call), call.session, inode, all, Change::Stored)
     }
 
-    /// Bytes are about to go from an inode to the file's lanes: whoever has pages of them is to drop them first, and
-    /// whoever asks, soon: leases are at the place where bytes are.
+    /// Bytes are about to move from an inode to the file's lanes. Other clients have to drop their pages of
+    /// them first, and the requester soon: a lease belongs to the place where the bytes are.
     pub async fn before_promotion(self: &Rc<Self>, call: &Call, place: Place) -> Outcome<()> {
         let all = ByteRange { start: 0, end: u64::MAX };
         let _promoting = Promoting::begin(self, place, call.session);
@@ -314,7 +321,7 @@ impl Server {
                 read,
                 now,
             )?;
-            // Whoever wants the same drops what it has when that is done.
+            // Sessions that also wait for the promotion drop theirs when it is done.
             recalls.retain(|number| self.data.is_any_waited(&[*number]));
             if recalls.is_empty() {
                 break;
@@ -329,17 +336,17 @@ impl Server {
         Ok(())
     }
 
-    /// The bytes of a file have left its inode. Who has read them on their way has a lease where they are no more: changes of lanes
-    /// recall none of those.
+    /// The bytes of a file have left its inode. Clients that have read them during the move have a lease on a
+    /// place where they no longer are: changes in lanes would not recall it.
     pub fn recall_left(&self, inode: InodeId) {
         let all = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
         let recalled = self.before_inline_change(None, SessionId::NONE, inode, all, Change::Stored);
-        // What finds no room in the log is recalled all the same.
+        // The recall is made even if it finds no room in the log.
         recalled.unwrap_or_else(|error| eprintln!("ramlace: {error}"));
     }
 
-    /// Pages come back to a lane, and their session may have had them since the file was small: then its home has recalled them, perhaps in
-    /// vain, and what others have done to them is known there alone.
+    /// Pages are written back to a lane, and may be from when the file was inline: then its home has recalled
+    /// them, perhaps in vain, and only the home knows what others have changed since.
     pub async fn ask_for_small(
         self: &Rc<Self>,
         session: SessionId,
@@ -359,7 +366,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether a session may write back what it has of a file from when that was small.
+    /// Whether a session may write back the pages that it has from when the file was inline.
     ///
     /// Errors: `Stale` when others have changed it since, or the session has ended.
     pub fn query_pages(&self, request: QueryPages) -> Result<()> {
@@ -368,7 +375,7 @@ impl Server {
         self.data.leases.borrow().check_base((request.inode, None), request.session, all)
     }
 
-    /// The size of a file, and the bytes that live with its inode; `None`: it has lanes.
+    /// The size and bytes of an inline file; `None`: it has lanes.
     fn inline_now(&self, inode: InodeId) -> Option<(u64, Vec<u8>)> {
         let durable = self.durable.borrow();
         let (size, bytes) = durable.names(inode.slot())?.inline_now(inode)?;
@@ -376,7 +383,7 @@ impl Server {
     }
 }
 
-/// For as long as a session waits for an inode's bytes to be moved to lanes.
+/// Held while a session waits for an inode's bytes to be moved to lanes.
 struct Promoting<'a> {
     server: &'a Server,
     place: Place,

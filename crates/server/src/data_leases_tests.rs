@@ -1,4 +1,5 @@
-//! Who has pages of bytes hears of changes before the change is answered, and what programs stored in them survives.
+//! Holders of pages learn of changes before the change is answered, and what programs stored in the pages
+//! survives.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,7 +27,7 @@ pub(crate) struct Two {
     pub(crate) server: TestServer,
     /// Has pages.
     pub(crate) holder: Client,
-    /// The same session's questions for recalls.
+    /// The long polls of the same session.
     pub(crate) listener: Client,
     pub(crate) changer: Client,
     pub(crate) inode: InodeId,
@@ -41,7 +42,7 @@ async fn another(client: &Client, address: &str) -> Client {
     client.another(address).await
 }
 
-/// A new file's lane that has begun, for whoever makes it.
+/// The lane of a new file, begun, for the creator.
 pub(crate) async fn lane_of_a_file(client: &mut Client, parent: InodeId, slot: Slot) -> LaneTarget {
     let opened: Opened = client.change(1, 0, &new_file(parent, slot)).await.unwrap();
     let inode = opened.info.attributes.inode;
@@ -69,7 +70,7 @@ pub(crate) fn new_file(parent: InodeId, slot: Slot) -> Create {
     }
 }
 
-/// Two sessions that have a file open; its lane has begun when it is not inline.
+/// Two sessions that have a file open; its lane has begun unless it is inline.
 pub(crate) async fn two(inline: bool) -> Two {
     let server = TestServer::start(1);
     let mut holder = Client::user(&server.address, 1).await;
@@ -119,7 +120,7 @@ impl Two {
     }
 }
 
-/// Whether an answer has not come, after everything else was served.
+/// Whether an answer has not come after everything else was served.
 pub(crate) async fn waits(server: &mut Client, answer: impl Future) -> bool {
     let served = async {
         for _ in 0..3 {
@@ -251,7 +252,7 @@ fn so_it_is_where_its_kernel_had_no_lease_on_them() {
     run(async { meet_half_way(false).await });
 }
 
-/// `has_lease`: the kernel that writes has read the page before.
+/// `has_lease`: the writing kernel has read the page before.
 async fn meet_half_way(has_lease: bool) {
     const LARGE: usize = 256 << 10;
     let mut two = two(false).await;
@@ -266,7 +267,7 @@ async fn meet_half_way(has_lease: bool) {
     let request = WriteChunk { target: two.target, offset: 0, origin: WriteOrigin::Through };
     slow.begin_write(header, &request, &[1; LARGE]).await;
     gate.drained().await;
-    // Another program meets it where its bytes have yet to come.
+    // Another program reads where the write's bytes have yet to arrive.
     let mut first = another(&two.changer, &two.server.address).await;
     first
         .begin_write(first.header(Kind::WriteChunk, 3, 0), &WriteChunk { offset: at, ..program(&two) }, b"w")
@@ -278,7 +279,7 @@ async fn meet_half_way(has_lease: bool) {
         slow.begin_write(header, &request, &[1; LARGE]).await;
         slow.answer::<ChunkWritten>().await.unwrap();
     }
-    // And one comes behind it.
+    // And another one behind it.
     let mut second = another(&two.changer, &two.server.address).await;
     let request = WriteChunk { offset: at + 100, ..program(&two) };
     second.begin_write(second.header(Kind::WriteChunk, 4, 0), &request, b"after").await;
@@ -432,7 +433,7 @@ fn what_others_changed_before_a_server_died_is_not_taken_back_by_who_had_yet_to_
         page[1000] = b'!';
         assert_eq!(back(2, 0, &page).await.unwrap_err().kind(), ErrorKind::Stale);
         back(3, PAGE as u64, &page).await.unwrap();
-        // It has dropped all that it had.
+        // The holder has dropped everything.
         let mut listener = Client::user(&two.server.address, 1).await;
         let life =
             listener.ask(&Listen { leases: true, heard: 0, told: 0, life: u64::MAX }).await.unwrap().life;
@@ -484,7 +485,7 @@ fn who_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_when_the_file_
         let mut looker = changer.another(&server.address).await;
         let promoting =
             tokio::task::spawn_local(async move { changer.change(3, 2, &Promote { inode }).await });
-        // They are on their way when nobody may change them.
+        // The bytes are on their way when they cannot be changed.
         let mut sequence = 2;
         while holder.change(sequence, sequence as u32 - 1, &write).await.is_ok() {
             sequence += 1;
@@ -497,7 +498,7 @@ fn who_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_when_the_file_
             ErrorKind::Retry,
             "they are not here for long"
         );
-        // Nobody knows for how long, where their server does not answer.
+        // For as long as their server does not answer, it is not known how long this takes.
         held.set(Some(ErrorKind::HostDown));
         assert_eq!(promoting.await.unwrap().unwrap_err().kind(), ErrorKind::HostDown);
         assert_eq!(holder.ask(&read).await.unwrap().bytes, Some(Bytes(b"bytes".to_vec())));

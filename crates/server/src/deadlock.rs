@@ -1,10 +1,11 @@
-//! Cycles of owners of locks that wait for each other, across files of all servers.
+//! Finds deadlocks: cycles of lock owners that wait for each other, across files of all servers.
 //!
-//! Asked for when a lock has to wait for longer than most, of the server of slot 0, which looks for one cycle after the other: of
-//! several waits that close the same cycle exactly one is given up. It notes where the owner waits, so that the next search asks the
-//! homes of the waits on its way, and no other server: of those that last each is asked about sooner or later, and a cycle is found with
-//! the last of its waits. What servers say is of different moments, so a cycle counts when each of its waits is found again: a wait ends
-//! by its grant alone, and its owner can do nothing meanwhile.
+//! When a wait lasts longer than most, its client asks the server of slot 0, which searches for one cycle
+//! after the other: of several waits that close the same cycle exactly one is refused. It notes where the
+//! owner waits, so a search only asks the homes of the waits that it meets, and no other server: each lasting
+//! wait is asked about sooner or later, and a cycle is found with the last of its waits. The servers' answers
+//! are from different times, so a cycle counts only when each of its waits is found a second time: a wait
+//! ends only by its grant, and its owner can do nothing else meanwhile.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -28,7 +29,7 @@ struct Edge {
 }
 
 impl Server {
-    /// Whether a wait closes a cycle; then it is over.
+    /// Whether a wait closes a cycle; if so, the wait is refused.
     pub async fn find_deadlock(
         self: &Rc<Self>,
         map: &ClusterMap,
@@ -55,7 +56,7 @@ impl Server {
         Ok(DeadlockFound { found, waits: false })
     }
 
-    /// From owner to owner for whom it waits, until one waits for the first.
+    /// Follows waits from owner to owner, until one waits for the first.
     async fn search(
         self: &Rc<Self>,
         map: &ClusterMap,
@@ -63,7 +64,7 @@ impl Server {
         first: LockWait,
     ) -> Result<Option<Vec<Edge>>> {
         let start = first.owner;
-        // How each owner was reached.
+        // The wait by which each owner was reached.
         let mut reached: HashMap<LockOwner, LockWait> = HashMap::new();
         let mut next = VecDeque::new();
         let mut found = vec![first];
@@ -87,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Whether every wait of a cycle is there still, for the same owner.
+    /// Whether every wait of a cycle still exists, for the same owner.
     async fn stands(
         self: &Rc<Self>,
         map: &ClusterMap,
@@ -110,7 +111,7 @@ impl Server {
         Ok(true)
     }
 
-    /// What these owners wait for, as far as it is known where: at all those homes at once.
+    /// The waits of these owners, as far as their homes are known: asks all of these at once.
     async fn waits_of(
         self: &Rc<Self>,
         map: &ClusterMap,
@@ -144,7 +145,7 @@ impl Server {
         Ok(waits)
     }
 
-    /// What these owners wait for at this server's slots.
+    /// The waits of these owners in this server's slots.
     pub fn lock_waits(&self, request: &ListLockWaits) -> LockWaits {
         let owners = &request.owners[..request.owners.len().min(limits::DEADLOCK_OWNERS_MAX)];
         let durable = self.durable.borrow();
@@ -160,7 +161,7 @@ impl Server {
         Ok(self.peers.call(map, home, &end).await?.ended)
     }
 
-    /// Ends a wait of this server's slots that closes a cycle.
+    /// Refuses a wait in this server's slots that closes a cycle.
     pub fn end_lock_wait(self: &Rc<Self>, end: EndLockWait) -> Result<LockWaitEnded> {
         let slot: Slot = end.inode.slot();
         if self.durable.borrow().names(slot).is_none() {
@@ -180,7 +181,7 @@ impl Server {
     }
 }
 
-/// The waits that lead from `start` to the one that waits for it.
+/// The waits that lead from `start` to the owner that waits for it.
 fn way_back(reached: &HashMap<LockOwner, LockWait>, last: LockWait, start: LockOwner) -> Vec<Edge> {
     let (mut cycle, mut wait, mut blocker) = (Vec::new(), last, start);
     loop {

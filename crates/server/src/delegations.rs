@@ -1,7 +1,9 @@
-//! Delegations: one session answers for a slot, and sends what it has promised there later. Nobody else is answered out of
-//! the slot before the holder has given it back, or was not heard in time: then what it had promised is refused.
+//! Delegations: one session answers for a slot, and sends what it has promised there later. No other request
+//! to the slot is answered before the holder has given it back, or its time to do so is over: then what it
+//! had promised is refused.
 //!
-//! To whom a slot is delegated is part of its state and in the log: what a holder has promised outlives the server's process.
+//! The delegation is part of the slot's state and in the log: a holder's promises survive a restart of the
+//! server.
 
 use std::rc::Rc;
 
@@ -16,7 +18,7 @@ use crate::clock;
 use crate::server::Server;
 
 impl Server {
-    /// To whom a slot is delegated.
+    /// The delegation of a slot, if there is one.
     pub fn delegation(&self, slot: Slot) -> Option<Delegation> {
         self.durable.borrow().names(slot)?.delegation()
     }
@@ -25,11 +27,11 @@ impl Server {
         self.delegation(slot).filter(|held| held.session != session)
     }
 
-    /// Waits until a slot is delegated to nobody else than this session.
+    /// Waits until a slot is not delegated to any other session.
     pub async fn await_undelegated(self: &Rc<Self>, slot: Slot, session: SessionId) -> Result<()> {
         while let Some(held) = self.delegation_of_another(slot, session) {
             let until = self.delegations.want(slot, held, clock::instant());
-            // Nothing else runs between the look and this: the server has one thread.
+            // Nothing else runs between the check and this: the server has one thread.
             tokio::select! {
                 () = self.delegations.changed.notified() => {}
                 () = sleep_until(until.into()) => {
@@ -44,7 +46,8 @@ impl Server {
         Ok(())
     }
 
-    /// Whoever did not give one slot back in time gives none: nobody waits for each.
+    /// A session that did not give one slot back in time loses all, so that others need not wait for each of
+    /// them.
     fn end_delegations_of(self: &Rc<Self>, session: SessionId) -> Result<()> {
         let held: Vec<(Slot, Delegation)> = {
             let durable = self.durable.borrow();
@@ -54,7 +57,7 @@ impl Server {
         held.into_iter().try_for_each(|(slot, held)| self.end_delegation(slot, held))
     }
 
-    /// Once there is less room than holders may need, they are asked to give back.
+    /// If there is less room than holders may need, asks them to give their slots back.
     pub fn recall_without_room(&self, slot: Slot) {
         if let Some(held) = self.delegation(slot)
             && !self.has_room_for_delegations(self.delegations.count(), 8)
@@ -63,7 +66,7 @@ impl Server {
         }
     }
 
-    /// A delegation ends.
+    /// Ends a delegation.
     pub fn end_delegation(self: &Rc<Self>, slot: Slot, held: Delegation) -> Result<()> {
         if self.delegation(slot) != Some(held) {
             return Ok(());
@@ -74,7 +77,7 @@ impl Server {
         Ok(())
     }
 
-    /// The slot of a directory becomes, or stays, the session's alone, as far as nobody else has to do with it.
+    /// Delegates the slot of a directory to a session, or keeps it so, if no other session is involved.
     pub fn delegate(
         self: &Rc<Self>,
         session: SessionId,
@@ -89,14 +92,14 @@ impl Server {
             {
                 return None;
             }
-            // Without room in the log there is none.
+            // Without room in the log it is not delegated.
             self.submit_own(slot, Op::Delegate { session }).ok()?;
             self.note_delegations(self.delegations.count() + 1);
         }
         let held = self.delegation(slot).filter(|held| held.session == session)?;
         let told = self.delegated(who, held, directory);
         if told.is_none() && before.is_none() {
-            // Should this find no room, the holder is asked for it when somebody wants the slot.
+            // If this finds no room in the log, the slot is recalled when another session wants it.
             let _ = self.end_delegation(slot, held);
         }
         told
@@ -113,7 +116,7 @@ impl Server {
             && !self.delegations.rests(slot, clock::instant())
     }
 
-    /// What the holder of a delegation must know of a directory; nothing of one that is not all here.
+    /// What the holder of a delegation must know of a directory; `None` for one that is not all here.
     fn delegated(
         self: &Rc<Self>,
         who: &Credentials,
@@ -137,7 +140,8 @@ impl Server {
         })
     }
 
-    /// Whether what so many holders may promise still fits when it comes, with one part in so many of the store to spare.
+    /// Whether everything that this many holders may promise would fit, with one part in `part` of the store
+    /// to spare.
     fn has_room_for_delegations(&self, count: u64, part: u64) -> bool {
         let usage = self.store.borrow().usage();
         let inodes_max = self.config.options.inodes_max;
@@ -151,13 +155,13 @@ impl Server {
             && self.has_inline_room()
     }
 
-    /// There are so many: what they may take is kept from lanes.
+    /// Sets the number of delegations: what they may take is kept from lanes.
     fn note_delegations(&self, count: u64) {
         self.delegations.set_count(count);
         self.store.borrow().withhold(count * limits::DELEGATION_BYTES_WITHHELD);
     }
 
-    /// What is withheld is for one of the slots that are delegated, or for none of them.
+    /// Chooses for whom reserved room is withheld: for one of the delegated slots, or for others.
     pub fn withhold_from(&self, is_delegated: bool) {
         let all = self.delegations.count();
         if all == 0 {
@@ -167,7 +171,7 @@ impl Server {
         self.store.borrow().withhold(count * limits::DELEGATION_BYTES_WITHHELD);
     }
 
-    /// Counts what the slots know of: after a start, and when a session has ended.
+    /// Counts the slots' delegations anew: after a start, and when a session has ended.
     pub fn count_delegations(&self) {
         let count = self.durable.borrow().all_names().filter(|names| names.delegation().is_some()).count();
         self.note_delegations(count as u64);

@@ -1,8 +1,8 @@
-//! Delivers what slots owe each other: at least once, in order for each server, again and again
-//! until it is answered.
+//! Delivers the slots' messages to each other (their outbox): at least once, in order for each server,
+//! retried until they are answered.
 //!
-//! One task for each server that something is owed to; it ends when nothing is owed. While a
-//! server cannot be reached, whoever waits for it is told at once and the deliveries stay.
+//! There is a task for each server with pending deliveries; it ends when there are none. If a server cannot
+//! be reached, operations that wait for it are told at once, and the deliveries stay pending.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::server::delivery_queues::{Owed, Queue};
 use crate::server::{Outcome, Refusal, Server};
 use crate::stop::BugEndsProcess;
 
-/// Pauses between two attempts, when the other side asks for patience.
+/// The pause between two attempts when the other side answers Retry.
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
-/// Pause after a delivery that was refused though it is owed, such as by a full store.
+/// The pause after a delivery that was refused but is still pending, for example because a store is full.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// Pauses between two attempts, while a server cannot be reached.
+/// The pause between two attempts while a server cannot be reached.
 const UNREACHABLE_PAUSE: Duration = Duration::from_millis(500);
 
 enum Attempt {
@@ -31,11 +31,11 @@ enum Attempt {
     Unreachable,
 }
 
-/// What a delivery comes to where it arrives.
+/// The result of a delivery where it arrives.
 pub enum Accepted {
-    /// What its slot hears.
+    /// The answer for the sending slot.
     Answer(DeliveryAnswer),
-    /// The lane is cut; its slot hears of it when the recalls are over.
+    /// The lane is cut; the sending slot gets its answer when the recalls are over.
     Cut(LaneCut),
 }
 
@@ -50,7 +50,7 @@ impl Accepted {
 }
 
 impl Server {
-    /// Takes over every delivery that stood open when the last life ended.
+    /// Queues every delivery that was open when the last incarnation ended.
     pub fn resume_deliveries(self: &Rc<Self>) {
         let open: Vec<(Slot, DeliveryId, Delivery)> = self
             .durable
@@ -104,11 +104,11 @@ impl Server {
                 }
             };
             if !self.is_owed(&next) {
-                // A later delivery took its place, or what it was for was given up.
+                // A later delivery has replaced it, or its operation was aborted.
                 continue;
             }
             if self.primary(next.delivery.slot()).is_ok_and(|primary| primary != target) {
-                // The slot has changed hands since.
+                // The slot has moved meanwhile.
                 self.owe(next.from, next.id, next.delivery);
                 continue;
             }
@@ -128,10 +128,10 @@ impl Server {
                     self.with_queue(target, |queue| queue.owed.push_front(next));
                     self.tell_unreachable(target);
                     tokio::time::sleep(UNREACHABLE_PAUSE).await;
-                    // Otherwise the same file truncated again and again would fill the queue.
+                    // Otherwise a file that is truncated again and again would fill the queue.
                     self.with_queue(target, |queue| queue.owed.retain(|owed| self.is_owed(owed)));
-                    // The server may have been forgotten: then its slots have a new primary. Where
-                    // the coordinator does not answer either, the delivery waits on.
+                    // The server may have been forgotten: then its slots have a new primary. If the
+                    // coordinator does not answer either, the delivery stays queued.
                     let _ = self.refresh_map().await;
                 }
             }
@@ -157,7 +157,7 @@ impl Server {
                 _ => Err(ErrorBody::new(&refusal.error)),
             },
         };
-        // A refusal that nobody waits for changes nothing.
+        // A refusal without a waiting operation changes nothing.
         let matters = match &result {
             Ok(_) => true,
             Err(body) => {
@@ -171,11 +171,11 @@ impl Server {
                 self.recall_left(filled.lane.inode);
             }
         }
-        // What was refused may be owed all the same: memory must be freed, halves be settled.
+        // A refused delivery may still be pending: memory must be freed, prepared participants be decided.
         if self.is_owed(owed) { Attempt::Refused } else { Attempt::Answered }
     }
 
-    /// A lane is cut, and nobody has pages of what was cut off.
+    /// A lane is cut, and no kernel has pages of what was cut off.
     pub fn delivery_is_done(self: &Rc<Self>, owed: &Owed) {
         self.settle(owed.from, Op::DeliveryDone { delivery: owed.id, result: Ok(DeliveryAnswer::Done) });
         if self.is_owed(owed) {
@@ -189,7 +189,7 @@ impl Server {
         durable.names(owed.from).is_some_and(|state| state.open_delivery(owed.id).is_some())
     }
 
-    /// Tells whoever waits for a delivery that its server cannot be reached now.
+    /// Tells the operation that waits for a delivery that its server cannot be reached now.
     fn tell_waiting(self: &Rc<Self>, slot: Slot, delivery: DeliveryId) {
         if self.is_awaited(slot, delivery) {
             self.settle(slot, Op::DeliveryUnreachable { delivery });
@@ -200,7 +200,7 @@ impl Server {
         self.durable.borrow().names(slot).is_some_and(|state| state.is_awaited(delivery))
     }
 
-    /// Takes a delivery to its slot, here or elsewhere.
+    /// Takes a delivery to its slot, on this server or another.
     async fn carry(self: &Rc<Self>, delivery: &Delivery) -> Outcome<Accepted> {
         let slot = delivery.slot();
         if self.primary(slot)? == self.me {
@@ -221,8 +221,9 @@ impl Server {
         answer.map(Accepted::Answer)
     }
 
-    /// The answer to a delivery of this server's own slots waits as others do, though no connection brings it: an
-    /// operation goes on, and may end, when nobody believes any more what was before this part of it.
+    /// The answer to a delivery between this server's own slots waits for recalls as others do, although it
+    /// does not leave by a connection: the operation must not continue, and perhaps end, while a client still
+    /// relies on the state from before.
     async fn accept_own(self: &Rc<Self>, delivery: Delivery) -> Outcome<Accepted> {
         let waits = matches!(delivery, Delivery::Prepare(_) | Delivery::Settle(_)).then(|| delivery.slot());
         let accepted = self.accept(delivery).await;
@@ -230,7 +231,7 @@ impl Server {
         accepted
     }
 
-    /// Does here what a delivery asks, whoever brought it.
+    /// Does what a delivery asks here, from whichever server it came.
     pub async fn accept(self: &Rc<Self>, delivery: Delivery) -> Outcome<Accepted> {
         self.check_coordinator(&delivery)?;
         let done = |()| Accepted::Answer(DeliveryAnswer::Done);
@@ -259,7 +260,7 @@ impl Server {
             .map_err(Refusal::from)
     }
 
-    /// An operation across slots is begun by a slot of this pool.
+    /// Checks that the operation's coordinator is a slot of this pool.
     fn check_coordinator(&self, delivery: &Delivery) -> ramlace_base::Result<()> {
         let coordinator = match delivery {
             Delivery::Prepare(request) => request.stamp.coordinator,
@@ -275,12 +276,12 @@ impl Server {
         }
     }
 
-    /// Walks towards the root as far as the directories live in the slot. It changes nothing.
+    /// Follows parents towards the root as far as the directories live in the slot. Changes nothing.
     fn ascend(self: &Rc<Self>, request: Ascend) -> Outcome<DeliveryAnswer> {
         Ok(DeliveryAnswer::Ascended(self.query(&self.owner, request.inode.slot(), &request)?))
     }
 
-    /// Asks a file's home about the file, here or elsewhere.
+    /// Asks a file's home about the file, on this server or another.
     pub async fn query_home(
         self: &Rc<Self>,
         request: QueryInode,
@@ -292,7 +293,7 @@ impl Server {
         self.call_peer(slot, &request).await
     }
 
-    /// The same of a lane that is about to begin, for which an empty file goes to its lanes.
+    /// The same for a lane that is about to begin, for which an empty file is promoted.
     pub async fn begin_at_home(
         self: &Rc<Self>,
         request: BeginLane,
@@ -310,8 +311,8 @@ impl Server {
         self.peers.call(&map, target, request).await.map_err(Refusal::from)
     }
 
-    /// Tells a slot what became of its delivery. Where even that finds no room, the delivery stays
-    /// open and is delivered again.
+    /// Reports the outcome of a delivery to its slot. If even that finds no room in the log, the delivery
+    /// stays open and is repeated.
     fn settle(self: &Rc<Self>, slot: Slot, op: Op) {
         let command = Command { now: clock::now(), origin: Origin::Server, op };
         match self.submit(slot, command) {
@@ -320,12 +321,12 @@ impl Server {
         }
     }
 
-    /// Does something with the queue of a server to which its task is delivering.
+    /// Changes the queue of a server to which its task is delivering.
     fn with_queue(&self, target: ServerId, change: impl FnOnce(&mut Queue)) {
         change(self.deliveries.queues.borrow_mut().entry(target).or_default());
     }
 
-    /// Whether deliveries wait for this server because it does not answer.
+    /// Whether deliveries to this server are pending because it does not answer.
     pub fn is_unreachable(&self, server: ServerId) -> bool {
         self.deliveries.queues.borrow().get(&server).is_some_and(|queue| queue.unreachable)
     }
@@ -336,7 +337,7 @@ impl Server {
         }
     }
 
-    /// Whoever waits for this server goes on without it.
+    /// Operations that wait for this server continue without it.
     fn tell_unreachable(self: &Rc<Self>, target: ServerId) {
         let waiting: Vec<(Slot, DeliveryId)> = {
             let mut queues = self.deliveries.queues.borrow_mut();
@@ -360,7 +361,7 @@ impl Server {
     }
 }
 
-/// Queues the deliveries among some effects, and spreads directories that have grown; the others come back.
+/// Queues the deliveries among some effects, and spreads directories that have grown; returns the others.
 pub fn owe_deliveries(server: &Rc<Server>, effects: Vec<(Slot, Effect)>) -> Vec<Effect> {
     let (mut others, mut crowded) = (Vec::new(), Vec::new());
     for (slot, effect) in effects {

@@ -1,4 +1,4 @@
-//! What a server owes to another that refuses connections, hangs, refuses deliveries, or is forgotten.
+//! Deliveries to a server that refuses connections, hangs, refuses deliveries, or is forgotten.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,10 +17,10 @@ use ramlace_wire::{Credentials, ErrorBody, HostId, Kind, Layout, PoolId, ServerE
 
 use crate::testing::{Client, LONG, TestServer, run, secret};
 
-/// The body with which a false server answers; `None`: not at all.
+/// The body with which a fake server answers; `None`: it does not answer.
 pub(crate) type Says = dyn Fn(Kind) -> Option<Result<Vec<u8>, Error>>;
 
-/// Whatever is asked is done.
+/// Answers every request as done.
 pub(crate) fn done(kind: Kind) -> Option<Result<Vec<u8>, Error>> {
     Some(Ok(match kind {
         Kind::CutLane => encode_body(&LaneCut::default()),
@@ -28,7 +28,7 @@ pub(crate) fn done(kind: Kind) -> Option<Result<Vec<u8>, Error>> {
     }))
 }
 
-/// The second server of a pool, false: it has joined, and answers deliveries as it is told to.
+/// A fake second server of a pool: it has joined, and answers deliveries as it is told to.
 pub(crate) async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinHandle<()> {
     let mut listener = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).unwrap();
     let Address::Tcp(tcp) = listener.local_address().unwrap() else { unreachable!() };
@@ -88,7 +88,8 @@ pub(crate) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// Makes a file with a lane on each server, cuts it, and removes it. Five numbers from `sequence`.
+/// Creates a file with a lane on each server, truncates it, and removes it. Uses five numbers from
+/// `sequence`.
 async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Result<(), Error> {
     let parent = InodeId::ROOT;
     let inode = create(client, sequence, name.clone()).await?;
@@ -107,7 +108,7 @@ pub(crate) async fn extend_and_cut(
     Ok(client.change(sequence + 1, 0, &Truncate { inode, size: 0, allocated: None }).await?.generation)
 }
 
-/// Makes a file with a lane on each server.
+/// Creates a file with a lane on each server.
 pub(crate) async fn create(client: &mut Client, sequence: u64, name: Name) -> Result<InodeId, Error> {
     let layout = Layout {
         stripe_unit: 1 << 16,
@@ -142,7 +143,7 @@ fn the_heir_of_a_forgotten_server_gets_what_it_was_owed() {
         let mut client = Client::user(&server.address, 1).await;
         let mut other = Client::user(&server.address, 1).await;
         let cut = tokio::task::spawn_local(async move { create_cut_remove(&mut client, 1, name("a")).await });
-        // The delivery to the silent server is on its way.
+        // The delivery to the unresponsive server is on its way.
         while other.ask(&GetServerStatus {}).await.unwrap().inodes < 2 {}
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         other.ask(&ForgetServer { server: ServerId(1) }).await.unwrap();
@@ -174,7 +175,7 @@ fn a_delivery_that_is_refused_is_owed_all_the_same() {
         let peer = false_server(&server, Rc::new(says)).await;
         let mut client = Client::user(&server.address, 1).await;
         create_cut_remove(&mut client, 1, name("a")).await.unwrap();
-        // Others do not wait behind it.
+        // Others do not wait for it.
         create_cut_remove(&mut client, 11, name("b")).await.unwrap();
         while drops.get() < 4 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -254,7 +255,7 @@ fn a_server_that_is_down_is_owed_the_last_truncation_of_a_file_alone() {
 fn bytes_that_come_late_or_twice_to_a_lane_overwrite_nothing() {
     let server = TestServer::start(2);
     run(async {
-        // The false server is the home of the file, whose lane is here.
+        // The fake server is the home of the file, whose lane is here.
         let says: Rc<RefCell<Vec<u8>>> = Rc::default();
         let home = says.clone();
         let peer = false_server(&server, Rc::new(move |_| Some(Ok(home.borrow().clone())))).await;
@@ -290,7 +291,7 @@ fn bytes_that_come_late_or_twice_to_a_lane_overwrite_nothing() {
         sender.ask(&fill).await.unwrap();
         let target = LaneTarget { lane, slot, generation, created: map.epoch, permit: None };
         assert_eq!(client.read(target, 0, 5).await.unwrap(), b"bytes");
-        // Written since; what the home said may be older.
+        // Written since; the home's answer may be older.
         client.write(1, 0, target, 0, b"new").await.unwrap();
         sender.ask(&fill).await.unwrap();
         assert_eq!(client.read(target, 0, 5).await.unwrap(), b"newes");

@@ -1,9 +1,9 @@
-//! Everything that must survive the process: slots, each one value, and who is connected, rebuilt from the newest
-//! snapshot and the log that follows it.
+//! Everything that must survive the process: the slots, each one value, and the sessions, rebuilt from the
+//! newest snapshot and the log that follows it.
 //!
-//! Invariant: state changes only by [`Durable::commit`], which writes the record before it
-//! applies it; a replay applies the very same records in the same order. Each slot, and the server itself, counts its
-//! records: one that is missing or comes twice is damage.
+//! Invariant: state changes only by [`Durable::commit`], which writes the record before it applies it (a
+//! write-ahead log); a replay applies the very same records in the same order. Each slot, and the server
+//! itself, counts its records: one that is missing or comes twice is damage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,65 +22,65 @@ use crate::record::{At, Place, Record, Urgency};
 use crate::sessions::Sessions;
 use crate::snapshot::Snapshot;
 
-/// A log shorter than this is not worth a snapshot, in a store that does not miss it.
+/// A log shorter than this is not worth a snapshot, if the store can spare the memory.
 const LOG_BYTES_MIN: u64 = 4 << 20;
-/// In a small store it is this part of it: what the log holds no file can have.
+/// In a small store the limit is one part in so many of it: memory of the log is lost to files.
 const LOG_FRACTION_OF_STORE: u64 = 64;
-/// And so much at the least.
+/// But at least this many bytes.
 const LOG_BYTES_MIN_IN_SMALL: u64 = 256 << 10;
-/// A log longer than this is replaced when the store is full.
+/// When the store is full, a log longer than this is replaced.
 const LOG_BYTES_WORTH: u64 = 64 << 10;
-/// What follows from a record.
+/// The effects of records.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// What slots want done.
+    /// Effects of slots.
     pub names: Vec<(Slot, Effect)>,
-    /// What has become of lanes.
+    /// Effects on lanes.
     pub lanes: Vec<(Slot, LaneEffect)>,
-    /// What is to be done to bytes of lanes, before anything else happens.
+    /// Steps on the bytes of lanes, to be done before anything else.
     store: Vec<StoreStep>,
 }
 
 /// The state of a server that outlives its process.
 pub struct Durable {
-    /// Who is connected.
+    /// The connected sessions.
     pub sessions: Sessions,
-    /// The slots whose primary this server is, once something happened in them.
+    /// The slots whose primary this server is, since something first happened in them.
     pub(crate) slots: BTreeMap<Slot, SlotValue>,
-    /// What they come to.
+    /// The sums over all slots.
     counts: Counts,
     /// There may be holders of leases.
     pub gives_leases: bool,
-    /// Whose kernels have pages.
+    /// The sessions whose kernels have pages.
     pub pages: PageHolders,
-    /// What replies cost that are kept.
+    /// What kept replies cost.
     pub kept: Kept,
-    /// How many records of its own the server has taken.
+    /// The number of the server's own records so far.
     pub(crate) position: Position,
-    /// Where records go.
+    /// The log to which records go.
     pub(crate) log: MetaFile,
     /// Its number.
     pub(crate) log_number: u64,
-    /// That of the first log that a life reads, and of the snapshot before it.
+    /// The number of the snapshot, and of the first log that a restart replays.
     pub(crate) base: u64,
-    /// Bytes of the logs from there on, without the one at hand.
+    /// Bytes of the logs from there on, without the current one.
     pub(crate) older_logs_bytes: u64,
-    /// A snapshot begins when the logs have so many bytes.
+    /// When the logs have this many bytes a snapshot begins.
     pub(crate) compact_at_bytes: u64,
-    /// Those of the last snapshot.
+    /// Bytes of the last snapshot.
     pub(crate) snapshot_bytes: u64,
     /// The one under way.
     pub(crate) snapshot: Option<Snapshot>,
     buffer: Vec<u8>,
 }
 
-/// A log shorter than this stays.
+/// The bytes below which a log is not compacted.
 pub fn log_bytes_min(store: &Store) -> u64 {
     (store.usage().size_bytes / LOG_FRACTION_OF_STORE).clamp(LOG_BYTES_MIN_IN_SMALL, LOG_BYTES_MIN)
 }
 
 impl Durable {
-    /// Rebuilds the state from the store. Sessions get a fresh time to be heard.
+    /// Rebuilds the state from the store. The expiry of sessions starts anew.
     pub fn load(store: &mut Store, now: Instant) -> Result<Durable> {
         let names = store.meta_names()?;
         let newest = names.iter().filter_map(|name| numbered(name, "snapshot-")).max();
@@ -122,7 +122,7 @@ impl Durable {
         Ok(durable)
     }
 
-    /// Replays the logs since the snapshot. Only the last may have a torn tail.
+    /// Replays the logs since the snapshot. Only the last one may have a torn tail.
     fn replay_logs(&mut self, store: &mut Store, logs: &[u64], now: Instant) -> Result<()> {
         let mut replay = Replay::default();
         for (at, number) in logs.iter().enumerate() {
@@ -147,7 +147,8 @@ impl Durable {
         let replayed = self.replay(&mut replay, &bytes, now);
         let whole = replayed.map_err(|reason| unreadable(self.log.name(), reason))?;
         for step in replay.undone {
-            // The process may have ended before it was done. What frees memory is done before its record.
+            // The process may have died before it was done. (A step that frees memory is done before its
+            // record is written.)
             perform(store, step)?;
         }
         if whole < LOG_MAGIC.len() {
@@ -159,8 +160,8 @@ impl Durable {
         Ok(())
     }
 
-    /// The end of a session and what it has left in slots are several records: where only the first were written, the
-    /// rest follow now.
+    /// The end of a session and its effects on slots are several records: if only the first were written,
+    /// writes the rest now.
     fn end_forgotten_sessions(&mut self, store: &mut Store, now: Instant) -> Result<()> {
         let stamp = crate::clock::now();
         let mut left: BTreeMap<SessionId, BTreeSet<Slot>> = BTreeMap::new();
@@ -175,7 +176,7 @@ impl Durable {
                 |slot| Record::Slot { slot, change: SlotChange::SessionEnded { session, now: stamp } };
             let records: Vec<Record> = slots.into_iter().map(ended).collect();
             match self.commit_all(store, &records, now) {
-                // What is left takes no more than it did; the next life tries again.
+                // What is left takes no additional memory; the next start tries again.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     eprintln!("ramlace: what ended sessions have left in slots stays for now: {error}");
                     return Ok(());
@@ -186,8 +187,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Writes a record and applies it. Where in the history of its slot it stands comes back, up to where whoever is
-    /// told of it knows that history; and what the slots want done.
+    /// Writes a record and applies it. Returns its position in the history of its place, and its effects.
     ///
     /// Errors: `NoSpace` when the store is full; then nothing has changed.
     pub fn commit(&mut self, store: &mut Store, record: &Record, now: Instant) -> Result<(At, Effects)> {
@@ -196,7 +196,7 @@ impl Durable {
         Ok((At { place, position: self.position(place) }, effects))
     }
 
-    /// Ends a session, and in each slot that knows it what it has left there.
+    /// Ends a session, and removes what it has left in each slot that knows it.
     ///
     /// Errors: as [`Durable::commit`].
     pub fn end_session(
@@ -209,13 +209,14 @@ impl Durable {
         let change = SlotChange::SessionEnded { session, now: stamp };
         let knowing = self.slots.values().filter(|value| value.knows(session));
         let of_slot = |value: &SlotValue| Record::Slot { slot: value.slot(), change: change.clone() };
-        // The server's own comes first: a process that dies behind it finds what is missing.
+        // The server's own record comes first: if the process dies after it, the missing ones are found at
+        // the next start.
         let first = std::iter::once(Record::SessionEnded { session, now: stamp });
         let records: Vec<Record> = first.chain(knowing.map(of_slot)).collect();
         self.commit_all(store, &records, now)
     }
 
-    /// Writes records, of one place at most one, all or none of them, and applies them.
+    /// Writes records, at most one for each place, all or none of them, and applies them.
     fn commit_all(&mut self, store: &mut Store, records: &[Record], now: Instant) -> Result<Effects> {
         let places = || records.iter().map(Record::place).collect::<BTreeSet<Place>>().len();
         assert!(
@@ -240,12 +241,13 @@ impl Durable {
             records.iter().for_each(|record| self.apply(record, now, &mut effects));
         }));
         if let Err(bug) = applied {
-            // Nobody has heard of the record, and it would end each further life as it ends this.
+            // A record that cannot be applied would end each further incarnation too; no client has learned
+            // of it yet.
             let _ = self.log.cut(self.log.length() - length);
             resume_unwind(bug);
         }
         for step in effects.store.drain(..) {
-            // Before a snapshot can say that it was stored.
+            // Before a snapshot may say that it was done.
             perform(store, step).unwrap_or_else(|error| fatal(&error));
         }
         self.tend_snapshot(store);
@@ -264,27 +266,27 @@ impl Durable {
         }
     }
 
-    /// Gives memory of the log or of a snapshot back to a full store. Whether there may be more of it now.
+    /// Frees memory of the log or of a snapshot in a full store. Returns whether there may be room now.
     fn makes_room(&mut self, store: &mut Store, full: &Error) -> bool {
-        // As large as the last snapshot was, or half of that: less is not worth the work.
+        // A new snapshot needs as much room as the last one, or half of that.
         if store.usage().free_bytes >= self.snapshot_bytes / 2 {
             let is_worth_it = self.logs_bytes() > LOG_BYTES_WORTH;
             if is_worth_it {
-                // In a full store the log itself is what can give memory back.
+                // In a full store compaction of the log can free memory.
                 self.compact(store);
             }
             is_worth_it
         } else {
             let has_some = self.snapshot.is_some();
             if has_some {
-                // It finds no room any more, and has memory that this record may have.
+                // The snapshot finds no room any more, and has memory that this record can use.
                 self.give_up_snapshot(store, full);
             }
             has_some
         }
     }
 
-    /// How many records a place has taken.
+    /// The number of records that a place has taken.
     pub fn position(&self, place: Place) -> Position {
         match place {
             Place::Server => self.position,
@@ -292,12 +294,12 @@ impl Durable {
         }
     }
 
-    /// A slot's names, once something has happened to them.
+    /// A slot's names, if something has happened to them.
     pub fn names(&self, slot: Slot) -> Option<&SlotState> {
         self.slots.get(&slot).and_then(SlotValue::names)
     }
 
-    /// The names of this slot and of those behind it.
+    /// The names of this slot and of all behind it.
     pub fn names_from(&self, first: Slot) -> impl Iterator<Item = &SlotState> {
         self.slots.range(first..).filter_map(|(_, value)| value.names())
     }
@@ -307,12 +309,12 @@ impl Durable {
         self.names_from(Slot(0))
     }
 
-    /// A slot's lanes, once something has happened in it.
+    /// A slot's lanes, if something has happened in it.
     pub fn lanes(&self, slot: Slot) -> Option<&LaneTable> {
         self.slots.get(&slot).map(SlotValue::lanes)
     }
 
-    /// The lanes of every slot, and which slot that is.
+    /// The lanes of every slot, with the slot.
     pub fn slots_of_lanes(&self) -> impl Iterator<Item = (Slot, &LaneTable)> {
         self.slots.values().map(|value| (value.slot(), value.lanes()))
     }
@@ -347,10 +349,11 @@ impl Durable {
         if urgent { self.log.append_urgent(bytes) } else { self.log.append(bytes) }
     }
 
-    /// Takes up the state that a snapshot holds. It got its number when it was whole: a tail is damage here.
+    /// Restores the state of a snapshot. It was complete when it got its number, so a torn tail is damage
+    /// here.
     fn restore(&mut self, bytes: &[u8], now: Instant) -> std::result::Result<(), Unreadable> {
         let mut records = Records::new(bytes)?;
-        // The pieces of a slot that is not whole yet.
+        // The pieces so far of a slot that is not complete yet.
         let mut begun: Option<(At, Vec<u8>)> = None;
         loop {
             let offset = records.consumed();
@@ -386,7 +389,8 @@ impl Durable {
         Ok(())
     }
 
-    /// Applies every whole record of a log that the snapshot does not have; returns the bytes that all of them took.
+    /// Applies every whole record of a log that is not in the snapshot; returns the bytes of all whole
+    /// records.
     fn replay(
         &mut self,
         replay: &mut Replay,
@@ -398,7 +402,7 @@ impl Durable {
             let offset = records.consumed();
             let Some((at, record)) = records.next()? else { break };
             let is_new = self.check_follows(replay, at, &record).map_err(|what| Damage { offset, what })?;
-            // What the slots wanted done was done, or stands in their open deliveries.
+            // These effects happened already, or are in the slots' open deliveries.
             let mut effects = Effects::default();
             if is_new {
                 self.apply(&record, now, &mut effects);
@@ -408,7 +412,8 @@ impl Durable {
         Ok(records.consumed())
     }
 
-    /// Refuses what cannot be the next record of its place in the logs; whether the place has yet to take it.
+    /// Refuses a record that cannot be the next of its place in the logs. Returns whether the place still has
+    /// to apply it.
     fn check_follows(
         &self,
         replay: &mut Replay,
@@ -418,7 +423,7 @@ impl Durable {
         let next = self.position(at.place).next();
         let (least, most) = match replay.seen.insert(at.place, at.position) {
             Some(before) => (before.next(), before.next()),
-            // The first of its place: those before it went with older logs.
+            // The first of its place: those before it were in older logs.
             None => (Position(1), next),
         };
         if at.position > most {
@@ -447,7 +452,7 @@ impl Durable {
             }
             Record::GivesLeases(given) => self.gives_leases = *given,
             Record::SessionKeepsPages { session, strict } => {
-                // Nobody awaits one that has ended.
+                // A session that has ended is not waited for.
                 if self.sessions.contains(*session) {
                     self.pages.note(*session, *strict);
                 }
@@ -482,16 +487,16 @@ impl Durable {
     }
 }
 
-/// What a replay of several logs knows beside the state.
+/// What a replay of several logs knows besides the state.
 #[derive(Default)]
 struct Replay {
     /// The last position of each place in the logs.
     seen: BTreeMap<Place, Position>,
-    /// What the last record does to bytes of lanes.
+    /// Steps of the last record on the bytes of lanes.
     undone: Vec<StoreStep>,
 }
 
-/// The slot that these bytes are, which must be the one that its pieces say.
+/// Decodes a slot's bytes; it must be the slot that its pieces name.
 fn slot_of(at: At, bytes: &[u8]) -> std::result::Result<SlotValue, &'static str> {
     let Ok((value, [])) = postcard::take_from_bytes::<SlotValue>(bytes) else {
         return Err("a slot cannot be decoded");
@@ -504,7 +509,7 @@ fn log_name(number: u64) -> String {
     format!("log-{number}")
 }
 
-/// Why a server does not start: what it cannot read was acknowledged, and would be lost in silence.
+/// Why a server does not start: what it cannot read was acknowledged, and would be lost silently.
 fn unreadable(name: &str, reason: Unreadable) -> Error {
     match reason {
         Unreadable::Damaged(Damage { offset, what }) => {
@@ -527,8 +532,8 @@ fn unreadable(name: &str, reason: Unreadable) -> Error {
     }
 }
 
-/// Does to the store what a record says. A cell that holds another number than before was stored already, by this
-/// change or by somebody who did not wait for it.
+/// Does a record's step on the store. A cell that has another value than the one before was stored already,
+/// by this change or by a client that did not wait for it.
 fn perform(store: &mut Store, step: StoreStep) -> Result<()> {
     match step {
         StoreStep::Cut { lane, length } => {
@@ -555,13 +560,12 @@ fn perform(store: &mut Store, step: StoreStep) -> Result<()> {
     Ok(())
 }
 
-/// The number of a file whose name begins so.
+/// The number of a file whose name has this prefix.
 pub fn numbered(name: &str, prefix: &str) -> Option<u64> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
-/// An error that leaves the log and the state apart cannot be survived: the process ends and
-/// its next life replays what was logged.
+/// An error after which log and state differ: the process ends, and the next one replays what was logged.
 pub fn fatal(error: &Error) -> ! {
     eprintln!("ramlace: the operation log cannot be written; the server starts again: {error}");
     std::process::exit(1);

@@ -1,5 +1,5 @@
-//! A process may be killed at any byte of its log and at any step of a compaction: its next life
-//! knows what was committed.
+//! A process may be killed at any byte of its log and at any step of a compaction: after the restart
+//! everything committed is there.
 
 use ramlace_base::{ByteRange, Epoch, Generation, InodeId, LaneId, Name, Sequence};
 use ramlace_lanes::{CellStore, LaneChange, Loss, News};
@@ -46,7 +46,7 @@ pub fn load(store: &mut Store) -> Durable {
     Durable::load(store, crate::clock::instant()).unwrap()
 }
 
-/// A thing that may happen to a server.
+/// An event in a server.
 pub enum Happening {
     Record(Record),
     SessionEnds(SessionId, Timestamp),
@@ -64,7 +64,7 @@ impl Happening {
     }
 }
 
-/// Something random happens.
+/// Does something random.
 pub fn happen(dice: &mut Dice, durable: &mut Durable, store: &mut Store, number: u64) -> Result<()> {
     random_happening(dice, durable, number).commit(durable, store)
 }
@@ -188,7 +188,7 @@ fn opened(session: SessionId) -> Record {
     Record::SessionOpened(SessionRecord { session, who: WHO, host: None, label: String::new() })
 }
 
-/// Puts `bytes` in the place of the log, as if the process had been killed there.
+/// Replaces the log by `bytes`, as if the process had been killed there.
 fn tear(store: &mut Store, log: &str, bytes: &[u8]) {
     let mut file = store.meta_append_file(log).unwrap();
     file.cut(0).unwrap();
@@ -226,7 +226,7 @@ fn a_log_torn_at_any_byte_gives_the_state_of_its_last_whole_record() {
                 Some(session) => assert!(again.slots.values().all(|value| !value.knows(*session))),
                 None => assert!(state(&again) == *expected, "seed {seed}, cut at {cut} of {}", bytes.len()),
             }
-            // What follows is found by the life after that.
+            // What is committed then survives the next restart.
             let session = opened(SessionId([9; 16]));
             let change = Record::lane(Slot(9), written(SessionId([9; 16]), Sequence(1)));
             for record in [session, change] {
@@ -284,7 +284,7 @@ fn news_of_pages_leave_room_for_what_frees_memory_however_many_they_are() {
     let mut durable = load(&mut store);
     let session = SessionId([1; 16]);
     let now = Timestamp { nanos: 1 };
-    // Of no use to anybody, but a snapshot keeps them.
+    // Useless, but kept by a snapshot.
     let holder = |number: u64| {
         let mut id = [2; 16];
         id[..8].copy_from_slice(&number.to_be_bytes());
@@ -294,7 +294,7 @@ fn news_of_pages_leave_room_for_what_frees_memory_however_many_they_are() {
         durable.commit(&mut store, &holder(number), crate::clock::instant()).unwrap();
     }
     durable.compact(&mut store);
-    // Half of the headroom is left, and no more than the log of half of these news takes.
+    // Half of the headroom is left, and that is less than the log of half of these records takes.
     let mut filler = store.meta_append_file("filler").unwrap();
     while filler.append(&[1; 4096]).is_ok() {}
     let (place, pages) = ((InodeId::new(Slot(0), 9), None), ByteRange { start: 0, end: 4096 });
@@ -303,7 +303,7 @@ fn news_of_pages_leave_room_for_what_frees_memory_however_many_they_are() {
         .cycle()
         .take(2 * store.usage().free_bytes as usize / 40)
     {
-        // What is dropped may wait: the next life believes less than it might.
+        // Records of drops may wait: a restarted server trusts fewer pages than it could.
         match durable.commit(&mut store, &Record::Pages(*news), crate::clock::instant()) {
             Err(error) if matches!(news, News::Dropped { .. }) => {
                 assert_eq!(error.kind(), ErrorKind::NoSpace);
@@ -315,7 +315,7 @@ fn news_of_pages_leave_room_for_what_frees_memory_however_many_they_are() {
     assert!(store.usage().free_bytes > 0);
 }
 
-/// Commits a record that finds no room in the last page of the log, and takes it back.
+/// Commits a record that finds no room in the last page of the log, and checks that it is taken back.
 pub fn commit_to_full(durable: &mut Durable, store: &mut Store, record: &Record) -> Result<()> {
     const PAGE: u64 = 4096;
     let length = durable.log.length();
@@ -425,7 +425,7 @@ fn what_several_sessions_have_left_in_one_slot_goes_with_the_next_start_and_the_
         records.push(Record::SessionOpened(SessionRecord { session, who: WHO, host: None, label }));
         records.push(Record::lane(slot, LaneChange::Written { lane, range, session, sequence: Sequence(1) }));
     }
-    // A process that dies here has not written what follows in the slots.
+    // A process that dies here has not written the records of the slots.
     records.extend(sessions.map(|session| Record::SessionEnded { session, now }));
     for record in &records {
         durable.commit(&mut store, record, crate::clock::instant()).unwrap();
@@ -485,7 +485,7 @@ fn a_flipped_bit_anywhere_in_the_log_is_refused_and_cuts_nothing_off() {
     assert!(state(&load(&mut store)) == told);
 }
 
-/// The pieces of a log: each record's bytes, and whose it is.
+/// The pieces of a log: each record's bytes and place.
 fn pieces(bytes: &[u8]) -> Vec<(Place, &[u8])> {
     let mut records = Records::new(bytes).unwrap();
     let mut pieces = Vec::new();
@@ -644,7 +644,7 @@ fn a_record_that_cannot_be_applied_is_not_kept() {
         origin: Origin::Server,
         op: Op::EndSession { session: SessionId([1; 16]) },
     };
-    // The slot was never born: a bug.
+    // The slot was never created: a bug.
     let bug = Record::command(Slot(3), command, Room::ForInodes);
     let ended = catch_unwind(AssertUnwindSafe(|| durable.commit(&mut store, &bug, now).map(drop)));
     assert!(ended.is_err());
@@ -663,7 +663,7 @@ fn a_cell_is_stored_once_whenever_the_process_dies() {
         store.read_staged(lane, 16, &mut bytes).unwrap();
         u64::from_le_bytes(bytes)
     };
-    // What lies there when the process dies, whether the mark was written, and what the next life finds.
+    // The cell's value when the process dies, whether the mark was written, and the value after the restart.
     for (left, marked, found) in [(41, false, 42), (42, false, 42), (7, false, 7), (41, true, 41)] {
         let mut store = TestStore::new();
         let mut durable = load(&mut store);

@@ -1,5 +1,5 @@
-//! `--metrics ADDRESS`: what a server has counted, as text in Prometheus' format, to whoever asks over HTTP. It has no key,
-//! so it tells numbers alone: no names of files, sessions or users.
+//! `--metrics ADDRESS`: a server's counters over HTTP, as text in Prometheus' format. There is no
+//! authentication, so it exposes only numbers: no names of files, sessions or users.
 
 use std::fmt::Write;
 use std::rc::Rc;
@@ -16,11 +16,11 @@ use tokio::sync::Semaphore;
 use crate::server::Server;
 use crate::stop::BugEndsProcess;
 
-/// Whoever asks says so, and takes the answer, within this time.
+/// The time limit for a client to send its request and to read the answer.
 const PATIENCE: Duration = Duration::from_millis(limits::METRICS_MILLIS_MAX);
-/// After a failure to accept, before the next try.
+/// The pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// After a failure to listen, because another program has the port meanwhile.
+/// The pause after a failure to listen, because another program uses the port.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Opens the address.
@@ -32,7 +32,7 @@ pub async fn listen(address: &str) -> Result<TcpListener> {
         .map_err(|error| Error::from_io(&error, format!("opening --metrics {address}")))
 }
 
-/// Answers whoever asks, until the process ends; one that could not listen goes on trying.
+/// Answers all requests, until the process ends; if it could not listen, goes on trying.
 pub async fn serve(server: Rc<Server>, address: String, listener: Result<TcpListener>) {
     let _bug = BugEndsProcess;
     let listener = match listener {
@@ -54,7 +54,7 @@ pub async fn serve(server: Rc<Server>, address: String, listener: Result<TcpList
             Ok((stream, _)) => {
                 let server = server.clone();
                 tokio::task::spawn_local(async move {
-                    // Who asks badly, or goes away, harms nobody.
+                    // A bad or broken request harms no other client.
                     let _ = tokio::time::timeout(PATIENCE, answer(&server, stream)).await;
                     drop(seat);
                 });

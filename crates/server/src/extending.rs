@@ -1,6 +1,7 @@
-//! Writes by which a file grows, where lane and home are at this server: the bytes are taken as any write's are, and then the
-//! home hears of the new end, before the answer leaves. Two changes of two slots, each with its own number: whoever comes
-//! again has both done once, and a server that dies between them has neither answered.
+//! Writes by which a file grows, if lane and home are at this server: the bytes are received as for any
+//! write, and then the home applies the new end, before the reply is sent. These are two changes of two
+//! slots, each with its own sequence number: a retry gets both done exactly once, and a server that dies
+//! between them has replied to neither.
 
 use std::rc::Rc;
 
@@ -17,8 +18,8 @@ use crate::identity::Identity;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// Takes a write's data and tells the home of the file's new end. As for [`Server::write_chunk`] the outer error is the
-    /// connection's.
+    /// Receives a write's data and applies the file's new end at the home. As for [`Server::write_chunk`] the
+    /// outer error is the connection's.
     pub async fn extend_chunk(
         self: &Rc<Self>,
         connection: &mut Connection,
@@ -37,7 +38,7 @@ impl Server {
         Ok(Ok(ChunkExtended { size: self.extend_here(header, identity, &request).await }))
     }
 
-    /// Nothing where the home is elsewhere, or does not take it: whoever asks it then hears why.
+    /// `None` if the home is elsewhere, or refuses: the client then asks the home, and gets the reason.
     async fn extend_here(
         self: &Rc<Self>,
         header: &Call,

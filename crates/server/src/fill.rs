@@ -1,8 +1,8 @@
 //! Lane 0 takes over the bytes that its file had inline.
 //!
-//! The message may come twice, and late. Nobody else begins a lane of an inline file, so one that knows
-//! the message's generation has had it. One that does not asks the file's home whether these bytes are
-//! still on their way: then what it has is of an older message, which was refused when it came first.
+//! The message may come twice, and late. No other message begins a lane of an inline file, so a lane that has
+//! the message's generation has had the message. A lane that has not asks the file's home whether these bytes
+//! are still to be moved: if not, the message is an old one, which was refused when it first came.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use crate::clock;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// The home says: these are the lane's first bytes.
+    /// The home sends a lane's first bytes.
     pub async fn fill_lane(self: &Rc<Self>, request: FillLane) -> Outcome<()> {
         let (lane, slot) = (request.lane, request.slot);
         self.changing_lane(lane, async {
@@ -28,7 +28,7 @@ impl Server {
             let Some(change) = LaneTable::fill(lane, request.generation, &answer) else { return Ok(()) };
             put_bytes(&mut self.store.borrow_mut(), lane, &request.bytes.0)
                 .map_err(|error| error.context(self.me))?;
-            // From here on the bytes are the lane's: a process that dies before this begins anew.
+            // From here on the bytes are the lane's: a process that dies before this starts over.
             self.commit_lane(slot, change)?;
             self.counters.written_bytes(request.bytes.0.len() as u64);
             Ok(())
@@ -36,8 +36,9 @@ impl Server {
         .await
     }
 
-    /// A lane of one of this server's files is about to begin. An empty file goes to its lanes for that, unless a kernel keeps
-    /// what it knows of its bytes: it has to drop that first, and whoever writes asks for it ([`ramlace_wire::inline::Promote`]).
+    /// A lane of one of this server's files is about to begin. For that an empty file is promoted, unless a
+    /// kernel caches what it knows of the file's bytes: the kernel has to drop that first, and the writing
+    /// client asks for it ([`ramlace_wire::inline::Promote`]).
     pub fn begin_lane(self: &Rc<Self>, request: BeginLane) -> Outcome<InodeAnswer> {
         let BeginLane { inode, by } = request;
         let (slot, all) = (inode.slot(), ByteRange { start: 0, end: u64::MAX });
@@ -49,17 +50,18 @@ impl Server {
         self.query_inode(QueryInode { inode, since: Generation(0) })
     }
 
-    /// Whether this server keeps more bytes inline than it has.
+    /// Whether this server has room for more inline bytes.
     pub fn has_inline_room(&self) -> bool {
         let usage = self.store.borrow().usage();
         let most = limits::INLINE_BYTES_PER_SERVER_MAX.min(usage.size_bytes / limits::INLINE_STORE_FRACTION);
-        // A full store leaves its last memory to what frees some.
+        // A full store keeps its last memory for operations that free some.
         let has_free = usage.free_for_lanes_bytes >= limits::INLINE_BYTES_MAX as u64;
         has_free && self.durable.borrow().inline_bytes() < most
     }
 }
 
-/// A process that died in the middle may have left a part of them. What finds no room leaves nothing.
+/// A process that died in the middle may have left a part of the bytes. If they find no room, nothing is
+/// left.
 fn put_bytes(store: &mut Store, lane: LaneId, bytes: &[u8]) -> Result<()> {
     if store.has_lane(lane) {
         store.remove_lane(lane)?;

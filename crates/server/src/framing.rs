@@ -22,15 +22,15 @@ use ramlace_base::{Error, ErrorKind, Position, Result, limits};
 
 use crate::record::{At, Place, Record};
 
-/// First bytes of a log and of a snapshot; the last of them is the version of the format.
+/// The first bytes of a log and of a snapshot; the last of them is the version of the format.
 pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x11";
-/// Those that every version has.
+/// The number of bytes that all versions share.
 const MAGIC_OF_ALL_BYTES: usize = 7;
 const HEADER_BYTES: usize = 26;
-/// The part of a header that its own checksum is of.
+/// The part of a header that the header's checksum covers.
 const HEADER_CHECKED_BYTES: usize = 22;
 
-/// Appends a record's bytes, unless they are more than [`Records`] would read again.
+/// Appends a record's bytes; refuses more than [`Records`] would read.
 pub fn encode(record: &Record, position: Position, into: &mut Vec<u8>) -> Result<()> {
     let start = into.len();
     into.extend_from_slice(&[0; HEADER_BYTES]);
@@ -54,16 +54,16 @@ pub fn encode(record: &Record, position: Position, into: &mut Vec<u8>) -> Result
     Ok(())
 }
 
-/// What cannot be read in a file, and is no torn tail.
+/// Why a file cannot be read, other than for a torn tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: usize,
     /// What is wrong there.
     pub what: &'static str,
 }
 
-/// Why a file is not read.
+/// Why a file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     /// It has another format than [`LOG_MAGIC`] names.
@@ -78,14 +78,14 @@ impl From<Damage> for Unreadable {
     }
 }
 
-/// The records of a file, and how many of its bytes they take: what follows is a torn tail.
+/// The records of a file, and the bytes that they take: what follows is a torn tail.
 pub struct Records<'bytes> {
     bytes: &'bytes [u8],
     consumed: usize,
 }
 
 impl<'bytes> Records<'bytes> {
-    /// Reads the file's magic. An empty file holds no records.
+    /// Checks the file's magic. An empty file holds no records.
     pub fn new(bytes: &'bytes [u8]) -> std::result::Result<Records<'bytes>, Unreadable> {
         let all = bytes.len().min(MAGIC_OF_ALL_BYTES);
         if bytes[..all] != LOG_MAGIC[..all] {
@@ -102,7 +102,7 @@ impl<'bytes> Records<'bytes> {
         self.consumed
     }
 
-    /// The next record, and where in the history of its place it is; `None` at the end and at a torn tail.
+    /// The next record and its position in the history of its place; `None` at the end and at a torn tail.
     pub fn next(&mut self) -> std::result::Result<Option<(At, Record)>, Damage> {
         let damage = |what| Damage { offset: self.consumed, what };
         let Some((header, rest)) = self.bytes[self.consumed..].split_first_chunk::<HEADER_BYTES>() else {

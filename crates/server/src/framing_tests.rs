@@ -1,4 +1,4 @@
-//! Every byte of a log is whole, torn off or damaged, and each is told from the others.
+//! Every byte of a log is whole, torn off or damaged, and the three are told apart.
 
 use ramlace_base::{ByteRange, InodeId, LaneId, Sequence, SessionId, Slot};
 use ramlace_lanes::LaneChange;

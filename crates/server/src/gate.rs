@@ -1,9 +1,9 @@
-//! The one gate for answers: whatever a request comes to leaves here, in its connection's order, and waits here until
-//! nobody believes any more what it contradicts. Answers will wait here for replicas, too.
+//! The gate for replies: every answer to a request is sent here, in the order of its connection, and waits
+//! here until no client relies any more on what it contradicts. Answers will also wait here for replicas.
 //!
-//! A request notes the slots that it looks into or changes ([`Call::saw`], which the admission of a slot calls). What is
-//! made out of them waits for the recalls that are pending in these slots then. Meanwhile its connection goes on with
-//! the next request: at most [`limits::ANSWERS_AT_GATE_PER_CONNECTION_MAX`] answers wait.
+//! A request notes the slots that it reads or changes ([`Call::saw`], which the admission of a slot calls).
+//! Its answer waits for the recalls that are pending in these slots when it is made. Meanwhile its connection
+//! goes on with the next request: at most [`limits::ANSWERS_AT_GATE_PER_CONNECTION_MAX`] answers wait.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -26,11 +26,11 @@ use crate::server::{Outcome, Refusal, Server};
 pub struct Call {
     header: Header,
     saw: RefCell<BTreeSet<Slot>>,
-    /// Data recalls that its change has made, or met.
+    /// Data recalls that its change has made, or found pending.
     recalls: RefCell<Vec<u64>>,
     shows: Shows,
     asked_for_map: Cell<bool>,
-    /// When its session has promised it under a delegation, if it has.
+    /// When its session promised it, if it was promised under a delegation.
     promised: Option<Timestamp>,
 }
 
@@ -47,23 +47,24 @@ impl Call {
         Call { promised, asked_for_map: Cell::new(true), ..Call::new(header) }
     }
 
-    /// The request's answer waits for what its part does.
+    /// Makes the request's answer wait for what its part waits for.
     pub fn absorb(&self, part: Call) {
         self.saw.borrow_mut().extend(part.saw.into_inner());
         self.recalls.borrow_mut().extend(part.recalls.into_inner());
     }
 
-    /// When its session has promised it under a delegation, if it has.
+    /// When its session promised it, if it was promised under a delegation.
     pub fn promised(&self) -> Option<Timestamp> {
         self.promised
     }
 
-    /// Whether the map may be asked for because of what this request says: once, whatever number of slots it is about.
+    /// Whether the map may be fetched because of this request's epoch: once, however many slots the request
+    /// names.
     pub fn may_ask_for_map(&self) -> bool {
         !self.asked_for_map.replace(true)
     }
 
-    /// Its answer may show what is in this slot.
+    /// Its answer may reveal what is in this slot.
     pub fn saw(&self, slot: Slot) {
         if self.shows == Shows::Nothing {
             return;
@@ -71,7 +72,7 @@ impl Call {
         self.saw.borrow_mut().insert(slot);
     }
 
-    /// Its answer waits for those who have pages of the bytes that it changes.
+    /// Its answer waits for the clients that have pages of the bytes that it changes.
     pub fn waits_for(&self, recalls: Vec<u64>) {
         self.recalls.borrow_mut().extend(recalls);
     }
@@ -84,13 +85,13 @@ impl Deref for Call {
     }
 }
 
-/// What a request comes to.
+/// The answer to a request.
 pub enum Answer {
     /// A body alone.
     Body(Vec<u8>),
     /// A body, and a copy of some bytes.
     Staged(Vec<u8>, Vec<u8>),
-    /// A body, and bytes where they are.
+    /// A body, and bytes in the store.
     InPlace {
         /// The body.
         body: Vec<u8>,
@@ -104,7 +105,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Whether the connection takes no other request before it has left.
+    /// Whether the connection takes no other request before it is sent.
     fn is_large(&self) -> bool {
         match self {
             Answer::InPlace { .. } => true,
@@ -113,7 +114,7 @@ impl Answer {
         }
     }
 
-    /// Bytes of memory until it has left: what lies in the store is none of them.
+    /// Bytes of memory that it takes until it is sent, without those in the store.
     fn held_bytes(&self) -> usize {
         match self {
             Answer::Body(body) | Answer::Descriptor(body, _) | Answer::InPlace { body, .. } => body.len(),
@@ -140,18 +141,18 @@ struct Held {
     timed: Timed,
     outcome: Outcome<Answer>,
     recalled: Recalled,
-    /// When its client is told that it is too late; `None`: it waits as long as it takes.
+    /// When it is replaced by the error that it is too late; `None`: it waits as long as it takes.
     until: Option<Instant>,
 }
 
-/// The answers of one connection that have not left, in their order.
+/// The answers of one connection that are not sent yet, in order.
 #[derive(Default)]
 pub struct Gate {
     held: VecDeque<Held>,
 }
 
 impl Gate {
-    /// Whether as many answers wait as may.
+    /// Whether the limit of waiting answers is reached.
     pub fn is_full(&self) -> bool {
         self.held.len() >= limits::ANSWERS_AT_GATE_PER_CONNECTION_MAX
     }
@@ -161,7 +162,7 @@ impl Gate {
         self.held.is_empty()
     }
 
-    /// All answers leave: no more requests come.
+    /// Sends all answers: no more requests come.
     pub async fn drain(mut self, server: &Server, connection: &mut Connection) -> Result<()> {
         while !self.is_empty() {
             self.wait(server).await;
@@ -170,7 +171,8 @@ impl Gate {
         connection.flush().await
     }
 
-    /// Takes an answer. It leaves at once where nothing is in its way. Only errors of the connection are returned.
+    /// Takes an answer, and sends it at once if nothing has to be waited for. Only errors of the connection
+    /// are returned.
     pub async fn answer(
         &mut self,
         server: &Rc<Server>,
@@ -184,7 +186,7 @@ impl Gate {
         let mut recalled = server.leases.recalled(call.saw.borrow().iter().copied(), bytes_alone);
         recalled.data = call.recalls.take();
         recalled.data.retain(|number| server.data.is_any_waited(&[*number]));
-        // A window, or many bytes, are not held longer than they take to leave.
+        // A window, or many bytes, are not held longer than it takes to send them.
         let is_large = outcome.as_ref().is_ok_and(Answer::is_large);
         self.held.push_back(Held { header: **call, timed, outcome, recalled, until });
         if !self.is_first_free() {
@@ -197,7 +199,7 @@ impl Gate {
         Ok(())
     }
 
-    /// What the answers here amount to.
+    /// The bytes of memory that the waiting answers take.
     fn held_bytes(&self) -> usize {
         let answers = self.held.iter().filter_map(|held| held.outcome.as_ref().ok());
         answers.map(Answer::held_bytes).sum()
@@ -207,7 +209,7 @@ impl Gate {
         self.held.front().is_some_and(|first| first.recalled.is_empty())
     }
 
-    /// Waits until the first answer may leave; endless without one. May be dropped while it waits.
+    /// Waits until the first answer may be sent; for ever if there is none. May be dropped while it waits.
     pub async fn wait(&mut self, server: &Server) {
         let Some(first) = self.held.front_mut() else { return std::future::pending().await };
         if first.recalled.is_empty() {
@@ -228,7 +230,7 @@ impl Gate {
         first.recalled = Recalled::default();
     }
 
-    /// The first answer leaves. Only errors of the connection are returned.
+    /// Sends the first answer. Only errors of the connection are returned.
     pub async fn release(&mut self, server: &Server, connection: &mut Connection) -> Result<()> {
         let Some(Held { header, timed, outcome, .. }) = self.held.pop_front() else { return Ok(()) };
         connection.hold_beside(self.held_bytes());
@@ -251,7 +253,7 @@ impl Gate {
     }
 }
 
-/// What was begun goes on; a retry of it finds its answer.
+/// The operation itself continues; a retry finds its answer.
 pub fn too_late(header: &Header) -> Refusal {
     let text = format!("{:?} was not done within its {} ms", header.kind, header.deadline_millis);
     Error::new(ErrorKind::TimedOut, text).into()

@@ -1,4 +1,4 @@
-//! Answers wait until holders of leases know better; the connection that they leave by does not.
+//! Answers wait for holders of leases; the connection on which they are sent does not.
 
 use ramlace_base::{Epoch, InodeId, LaneId, Name, Slot};
 use ramlace_wire::chunk::{ChunkRead, Keep, LaneTarget, ReadChunk};
@@ -30,7 +30,7 @@ fn create(name: &str) -> Create {
     }
 }
 
-/// Inodes, and whether somebody is waited for.
+/// The number of inodes, and whether a recall is pending.
 fn state(server: &Server) -> (u64, bool) {
     (server.durable.borrow().inodes(), !server.leases.recalled([SLOT].into_iter(), true).is_empty())
 }
@@ -43,14 +43,14 @@ async fn another(client: &Client, address: &str) -> Client {
 
 #[test]
 fn a_connection_goes_on_while_its_answers_wait_and_they_leave_in_order() {
-    // On a machine that is busy elsewhere a holder's time may be over before this has looked.
+    // On a busy machine a holder's time may be over before this check.
     assert!(
         (0..5).any(|_| is_seen_to_wait()),
         "no answer was ever seen to wait while its connection went on"
     );
 }
 
-/// Whether everything was seen while the holder had not acknowledged.
+/// Whether everything was observed while the holder had not acknowledged.
 fn is_seen_to_wait() -> bool {
     let server = TestServer::start(1);
     run(async {
@@ -62,7 +62,7 @@ fn is_seen_to_wait() -> bool {
         let inode = file.info.attributes.inode;
         assert_eq!(inode.slot(), SLOT);
 
-        // Whoever does not listen gets no lease.
+        // A session that does not listen gets no lease.
         let listening = tokio::task::spawn_local(async move {
             let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
             (listener, told)
@@ -74,7 +74,7 @@ fn is_seen_to_wait() -> bool {
         let (inodes, waits) = server.look(state).await;
         assert!(!waits);
 
-        // What others do not know yet, and what comes after it.
+        // A change that others do not know yet, and what comes after it.
         let header = changer.header(Kind::Truncate, 2, 0);
         changer.connection.queue_reply(
             header,
@@ -106,7 +106,7 @@ fn is_seen_to_wait() -> bool {
         reader.connection.queue_reply(reader.header(Kind::ReadChunk, 0, 0), &encode_body(&read), &[]);
         reader.connection.flush().await.unwrap();
         let arrived = async {
-            // Once it was taken, the server has done with it what it does before it waits.
+            // Once it was received, the server has done everything with it that comes before the wait.
             while server.look(|server| server.status().requests).await == served {}
             server.look(state).await.1
         };
@@ -161,7 +161,7 @@ fn what_a_session_makes_is_leased_to_it_where_it_hears_of_recalls() {
         let told = listening.await.unwrap();
         assert!(told.recalls.iter().any(|recall| recall.inode == inode), "{told:?}");
 
-        // The same number again is the same answer, and no lease on what is so no longer.
+        // A repeated number gets the same answer, and no lease on what has changed since.
         let again: Opened = maker.change(sequence, 0, &create(&format!("file{sequence}"))).await.unwrap();
         assert_eq!(again.info, made.info);
         assert!(!again.leased.attributes, "{again:?}");

@@ -1,4 +1,4 @@
-//! Lanes' files for clients of the same user on this machine, who read and map them themselves.
+//! Gives lanes' files to clients of the same user on this machine, which read and map them directly.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::lane_life::Purpose;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// Memory is shared with processes of the same user, over the Unix socket.
+    /// Memory is shared only with processes of the same user, over the Unix socket.
     pub fn check_shares_memory(&self, peer: Option<u32>) -> Outcome<()> {
         if peer == Some(self.owner.uid) {
             return Ok(());
@@ -21,7 +21,7 @@ impl Server {
         Err(Error::new(ErrorKind::Denied, text).into())
     }
 
-    /// Hands the lane's file, and that alone, to a client of the same user on this machine.
+    /// Sends a descriptor of the lane's file to a client of the same user on this machine.
     pub async fn grant_lane(
         self: &Rc<Self>,
         peer: Option<u32>,
@@ -38,7 +38,7 @@ impl Server {
         if request.writable {
             ensure_lane(&mut store, lane)?;
         } else if !begun || !store.has_lane(lane) {
-            // A reader's wish must not take memory.
+            // A read must not allocate memory.
             let text = format!("lane {lane} was never written: it has no memory that could be shared");
             return Err(Error::new(ErrorKind::Unsupported, text).into());
         }

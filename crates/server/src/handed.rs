@@ -1,7 +1,8 @@
-//! Lanes whose files kernels read and map without asking.
+//! Lanes under passthrough: kernels read and map their files without asking.
 //!
-//! Such a lane has memory for every byte up to its end: a load of a hole would take some that nobody promised, and end
-//! its program where there is none. So what makes holes elsewhere takes memory here, or writes zeros.
+//! Such a lane has memory for every byte up to its end: to load from a hole would allocate memory that was
+//! not reserved, and end the program if there is none. So what makes holes in other lanes allocates memory
+//! here, or writes zeros.
 
 use std::rc::Rc;
 
@@ -14,11 +15,11 @@ use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::server::{Outcome, Server};
 
-/// Zeros that are written before others have a turn.
+/// Zeros that are written before other requests are served.
 const ZEROED_AT_ONCE_BYTES: u64 = 16 << 20;
 
 impl Server {
-    /// Hands the lane's file to the kernel of a client of the same user on this machine.
+    /// Gives the lane's file to the kernel of a client of the same user on this machine.
     pub async fn hand_lane(
         self: &Rc<Self>,
         peer: Option<u32>,
@@ -34,7 +35,7 @@ impl Server {
         if !self.is_handed(slot, lane) {
             self.check_has_memory(lane, request.length)?;
         }
-        // From here on nobody makes a hole. What looked like enough memory may have lain behind the end.
+        // From here on no hole can be made. What looked like enough memory may have been behind the end.
         if let Some(change) = self.lanes(slot, |lanes, _| lanes.hand(lane, request.handover))? {
             self.commit_lane(slot, change)?;
         }
@@ -46,8 +47,8 @@ impl Server {
         Ok(Answer::Descriptor(encode_body(&LaneGranted { length }), descriptor))
     }
 
-    /// Whether the lane is as long as its file and has about as much memory: a file full of holes would take what its
-    /// owner did not mean to take.
+    /// Refuses a lane that is shorter than its file or has clearly less memory: to fill a file full of holes
+    /// would take memory that its owner did not mean to take.
     fn check_has_memory(&self, lane: LaneId, bytes: u64) -> Outcome<()> {
         let mut store = self.store.borrow_mut();
         let (length, allocated) = match store.has_lane(lane) {
@@ -64,15 +65,17 @@ impl Server {
         Err(Error::new(ErrorKind::Unsupported, text).into())
     }
 
-    /// The time of the lane's file tells of stores through mappings alone: what the server has changed is told otherwise.
+    /// The modification time of the lane's file is to show only stores through mappings: the server reports
+    /// its own changes itself.
     pub fn forget_time(&self, slot: Slot, lane: LaneId) {
         if self.is_handed(slot, lane) {
-            // At worst it is told that something was stored.
+            // At worst a store is reported that did not happen.
             let _ = self.store.borrow_mut().forget_time(lane);
         }
     }
 
-    /// A kernel reads as far as the lane goes, so no room is kept behind the end of what it has.
+    /// A kernel reads as far as the lane's file goes, so no memory may be reserved behind the end of such a
+    /// lane.
     pub fn check_may_reserve(&self, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
         let lane = target.lane;
         if !self.is_handed(target.slot, lane) || range.end <= self.length_of(lane)? {
@@ -87,8 +90,9 @@ impl Server {
         if store.has_lane(lane) { store.lane_length(lane) } else { Ok(0) }
     }
 
-    /// A write behind the end of a lane that kernels map takes the memory in between, too, together with its own: else a
-    /// write that does not fit would have taken some. Its ranges ascend. Whether others had their turn meanwhile.
+    /// A write behind the end of a lane that kernels map also allocates the memory in between, together with
+    /// its own: otherwise a write that does not fit would have allocated some. Its ranges ascend. Returns
+    /// whether other requests ran meanwhile.
     pub async fn leave_no_gap(self: &Rc<Self>, target: &LaneTarget, ranges: &[ByteRange]) -> Outcome<bool> {
         let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else { return Ok(false) };
         let hull = ByteRange { start: first.start, end: last.end };
@@ -105,8 +109,9 @@ impl Server {
         Ok(true)
     }
 
-    /// The memory that a range needs before it is part of a lane: of one that kernels map, all of it from the lane's
-    /// end on. What was stored behind that end, within its last page, never enters the file.
+    /// The memory that a range needs before it becomes part of a lane. For one that kernels map that is
+    /// everything from the lane's end on. What programs stored behind that end, within its last page, is
+    /// cleared.
     pub fn begin_growth(&self, target: &LaneTarget, range: ByteRange) -> Result<ByteRange> {
         let lane = target.lane;
         if !self.is_handed(target.slot, lane) {
@@ -143,7 +148,8 @@ impl Server {
                 return Ok(());
             }
             tokio::task::yield_now().await;
-            // Meanwhile it may have been cut or dropped, or a repetition has done all of it, and others have written since.
+            // Meanwhile the lane may have been cut or dropped, or a repetition has done all of it, and others
+            // have written since.
             self.admit_lane(target, Purpose::Read).await?;
             if self.is_done(header, target.slot)? {
                 return Ok(());

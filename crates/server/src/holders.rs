@@ -1,4 +1,5 @@
-//! Whose kernels have which bytes, and who waits for whom: what [`DataLeases`](ramlace_lanes::DataLeases) knows, with names.
+//! Which clients' kernels have which bytes, and which clients wait for which: what
+//! [`DataLeases`](ramlace_lanes::DataLeases) knows, with labels.
 
 use std::cmp::Reverse;
 
@@ -9,9 +10,9 @@ use ramlace_wire::holders::{FoughtPage, HeldPlace, Holder, Holders, ListHolders,
 
 use crate::server::Server;
 
-/// The first of these places, as many as one answer has room for.
+/// The first of these places, as many as fit in one answer.
 fn that_fit(places: impl Iterator<Item = HeldPlace>) -> Vec<HeldPlace> {
-    // The numbers beside them take some of the body.
+    // The numbers besides them take some of the body.
     let mut room_bytes = limits::BODY_BYTES_MAX as usize - 64;
     let fits = |place: &HeldPlace| match room_bytes.checked_sub(encode_body(place).len()) {
         Some(left) => {
@@ -24,7 +25,7 @@ fn that_fit(places: impl Iterator<Item = HeldPlace>) -> Vec<HeldPlace> {
 }
 
 impl Server {
-    /// What is known at this moment, of one file or of all: those places first about which most happens.
+    /// The present holders, for one file or for all; the places with the most activity come first.
     pub fn holders(&self, request: ListHolders) -> Holders {
         let mut held = self.data.held(request.inode);
         held.sort_by_key(|held| Reverse(held.weight()));

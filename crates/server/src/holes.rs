@@ -1,4 +1,4 @@
-//! What memory a lane holds, and where its holes are.
+//! How much memory a lane holds, and where its holes are.
 
 use std::rc::Rc;
 

@@ -1,6 +1,6 @@
-//! As whom a request is made: what the connection has proved, whose session it has, and for whom a
-//! host's session says that it asks. Identity is never a field that a client may choose, but for
-//! the session of a host, which may choose among the users of its machine.
+//! The identity of a request: the key that the connection has proved, the session it belongs to, and the user
+//! for whom a host's session asks. A client cannot choose its identity by a field of a request; only a host's
+//! session may choose among the users of its machine.
 
 use ramlace_base::{Error, ErrorKind, Name, Result, SessionId};
 use ramlace_transport::Role;
@@ -10,8 +10,8 @@ use ramlace_wire::{Asker, Credentials, Header, Kind, decode_on_behalf, decode_wa
 use crate::clock;
 use crate::server::Server;
 
-/// Whether a connection made in this role may open a session of this kind. Each role's key opens its own
-/// kind alone: a host key is no way to the owner's rights.
+/// Refuses a kind of session that a connection of this role may not open. Each role's key opens only its own
+/// kind: a host key does not give the owner's rights.
 pub fn check_may_open(role: Role, kind: SessionKind) -> Result<()> {
     let text = match (role, kind) {
         (Role::Owner, SessionKind::User)
@@ -30,29 +30,29 @@ pub fn check_may_open(role: Role, kind: SessionKind) -> Result<()> {
     Err(Error::new(ErrorKind::Denied, text))
 }
 
-/// Whose connection it is.
+/// The session of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Nobody's yet.
+    /// None yet.
     Nobody,
     /// A client's session.
     Client(SessionId),
     /// The session of a machine, for its users.
     Host(SessionId),
-    /// Another server's.
+    /// Another server's session.
     Peer(SessionId),
 }
 
-/// As whom a request is made.
+/// The identity of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The user.
     pub who: Credentials,
-    /// One of the users for whom the session of a host acts.
+    /// It is one of the users for whom a host's session acts.
     pub on_behalf: bool,
 }
 
-/// A request's body, and the path by which it goes: none as a rule.
+/// A request's body, and the path before it, which is usually empty.
 pub fn body_behind_way<'body>(header: &Header, body: &'body [u8]) -> Result<(Vec<Name>, &'body [u8])> {
     if header.flags & flags::BY_PATH == 0 {
         return Ok((Vec::new(), body));
@@ -65,7 +65,7 @@ pub fn body_behind_way<'body>(header: &Header, body: &'body [u8]) -> Result<(Vec
 }
 
 impl Server {
-    /// As whom the request is made, and its body without what says so.
+    /// The request's identity, and its body without the part that names it.
     pub fn identify<'body>(
         &self,
         role: Role,
@@ -81,7 +81,8 @@ impl Server {
         let row = header.kind.row();
         match bound {
             _ if header.kind == Kind::OpenSession => Ok((owner(), body)),
-            // What a newcomer may ask: the map, to find the other servers, and how things are.
+            // Without a session only the map, which leads to the other servers, and the status may be asked
+            // for.
             Bound::Nobody if row.asker == Asker::Anyone => Ok((owner(), body)),
             Bound::Nobody if header.kind == Kind::StopServer && role == Role::Owner => Ok((owner(), body)),
             Bound::Nobody => Err(denied(header, "needs a session; open one first")),
@@ -122,7 +123,8 @@ impl Server {
             return Err(denied(header, "is made for no user, and says for whom it is"));
         }
         let (who, body) = decode_on_behalf(header.kind, body)?;
-        // What chown means by "as it is" is nobody, and so is whoever has a file open.
+        // The value by which chown means "as it is" is no user, and neither is the one that stands for a
+        // session with an open file.
         if let Some(no) = [who.uid, who.gid].into_iter().find(|id| *id >= Credentials::WHOEVER.uid) {
             return Err(Error::new(ErrorKind::Invalid, format!("{no} is no user or group")));
         }

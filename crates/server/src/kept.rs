@@ -1,5 +1,5 @@
-//! What replies cost that are kept until their sessions acknowledge them: a session that never acknowledges, and many
-//! that do so together, come to an end of it.
+//! Limits what kept replies cost until their sessions acknowledge them: for a session that never
+//! acknowledges, and for many such sessions together.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// A slot keeps more, or less, for a session than before.
+    /// A slot keeps more, or fewer, bytes for a session than before.
     pub fn change(&mut self, session: SessionId, change: i64) {
         if change == 0 {
             return;
@@ -28,9 +28,9 @@ impl Kept {
         }
     }
 
-    /// Whether one more mutation of a session may be taken, with which so many bytes are acknowledged.
+    /// Checks whether one more mutation of a session may be taken, which acknowledges this many bytes.
     ///
-    /// Errors: `TooMany`; nothing has happened, and what acknowledges more is taken.
+    /// Errors: `TooMany`; nothing has happened, and a mutation that acknowledges more is taken.
     pub fn check(&self, session: SessionId, acknowledged_bytes: u64) -> Result<()> {
         let of = self.of.get(&session).copied().unwrap_or(0).saturating_sub(acknowledged_bytes);
         let total = self.total.saturating_sub(acknowledged_bytes);
@@ -78,7 +78,7 @@ mod tests {
         let refused = kept.check(ONE, 0).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::TooMany);
         assert!(refused.message().contains("did not acknowledge"), "{refused}");
-        // What acknowledges is what helps.
+        // To acknowledge is what helps.
         kept.check(ONE, 1).unwrap();
         kept.check(SessionId([2; 16]), 0).unwrap();
         kept.change(ONE, -(MOST + 1));

@@ -1,12 +1,12 @@
-//! The pool's key book at one server: whom it lets in, and how the others hear of a change.
+//! The pool's key book at one server: the keys that it accepts, and how a change is distributed.
 //!
-//! The pool's secret changes in two steps. First every server hears of the new one and lets it in; when all have, it is the
-//! current one: servers write it into their secret's file and use it, and the one before still lets in until the owner
-//! ends that. So whoever reads the file, whenever, is let in everywhere, and a server that dies in between finds in its
-//! store how far it was.
+//! The pool's secret changes in two steps. First every server accepts the new one; when all do, it becomes
+//! the current one: servers write it into their secret's file and use it, and the old one is still accepted
+//! until the owner ends that. So a client that reads the file at any time can connect everywhere, and a
+//! server that dies in between finds the progress in its store.
 //!
-//! The server with the coordinator changes the book. It keeps it in its store, goes by it, and tells every other
-//! server until that has answered. A server that comes back asks for the book before it serves any host.
+//! The server with the coordinator changes the book: it stores it, uses it, and sends it to every other
+//! server until that has answered. A server that restarts asks for the book before it serves any host.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,9 +28,9 @@ use crate::server::key_desk::{BOOK_FILE, keys_by};
 use crate::server::{Outcome, Server};
 use crate::stop::BugEndsProcess;
 
-/// Whoever changes the book waits so long for servers that do not answer.
+/// How long a change of the book waits for servers that do not answer.
 const TELL_PATIENCE: Duration = Duration::from_millis(2_000);
-/// Pause before a server that did not answer is told again.
+/// The pause before the book is sent again to a server that did not answer.
 const TELL_PAUSE: Duration = Duration::from_millis(500);
 
 impl Server {
@@ -48,12 +48,13 @@ impl Server {
         asker: &Proved,
     ) -> Outcome<SecretRotated> {
         self.check_keeps_book()?;
-        // A server may have been forgotten since the others heard of it.
+        // A server may have been forgotten since the others got the book.
         self.use_next_when_known()?;
         let keys = self.keys.keys();
         let mut book = keys.book().clone();
         if book.secrets.rotation() == Rotation::Going && !keys.is_newest(asker) {
-            // Its answer was lost, or came before all had the new one: who ends the old one must not be shut out by that.
+            // The owner did not get the earlier answer, or got it before all servers had the new secret: to
+            // end the old one now would lock the owner out.
             let (rotation, secret) = (Rotation::Going, book.secrets.current.clone());
             return Ok(SecretRotated { rotation, secret, untold: self.untold() });
         }
@@ -72,7 +73,7 @@ impl Server {
         Ok(SecretRotated { rotation: secrets.rotation(), secret: secrets.current, untold: self.untold() })
     }
 
-    /// Nobody is shut out by the end of a rotation who has not the new secret in his file.
+    /// Refuses the end of a rotation while a server does not have the new secret in its file.
     fn check_all_use(&self, book: &KeyBook) -> Result<()> {
         let untold = self.untold();
         if book.secrets.rotation() != Rotation::Going || untold.is_empty() {
@@ -87,7 +88,7 @@ impl Server {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// When every server has heard of the next secret, all begin to use it.
+    /// When every server has the next secret, all begin to use it.
     fn use_next_when_known(self: &Rc<Self>) -> Result<()> {
         let mut book = self.keys.keys().book().clone();
         if book.secrets.rotation() == Rotation::Coming
@@ -116,7 +117,7 @@ impl Server {
             KeyChange::MakeHost(_) => {
                 let keys = self.keys.keys();
                 let secrets = &keys.book().secrets;
-                // One that is made while a new secret is on its way is good behind that, too.
+                // If a new secret is being distributed, the key is derived from that, and stays valid.
                 let newest = Secret::of(secrets.next.as_ref().unwrap_or(&secrets.current));
                 Some(KeyText(newest.host_key(entry.key.clone()).to_line()))
             }
@@ -128,7 +129,7 @@ impl Server {
         Ok(KeysChanged { entry, line, untold: self.untold() })
     }
 
-    /// Goes by a newer book from now on: it is in the store first, then whoever it revokes is put out.
+    /// Uses a newer book from now on: stores it first, then ends the sessions of the keys that it revokes.
     fn go_by_book(self: &Rc<Self>, book: KeyBook) -> Result<()> {
         let known = self.keys.keys().book().version;
         let is_whole = self.keys.is_current.get() && self.keys.is_stored.get();
@@ -141,8 +142,8 @@ impl Server {
         Ok(())
     }
 
-    /// The same for a server that comes back to its pool. Its bytes are worth more than a place for the book in a store that is full:
-    /// it goes by the book all the same, and whoever keeps the book tells of it until it has one.
+    /// The same for a server that returns to its pool. Its bytes are worth more than storing the book in a
+    /// full store: it uses the book all the same, and the book's keeper sends it again until it is stored.
     fn go_by_learned_book(self: &Rc<Self>, book: KeyBook) -> Result<()> {
         match self.go_by_book(book.clone()) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -162,11 +163,12 @@ impl Server {
         self.peers.set_key(&self.keys.secret().peer_key());
         self.keys.news.send_replace(());
         self.put_out_revoked();
-        // Whoever told of the book hears of a failure, the log as well.
+        // The sender of the book gets the error, and the log has it.
         let _ = self.keep_secret_file();
     }
 
-    /// The book is what the next life finds. One that is there already takes no room: a full store starts again.
+    /// Stores the book for a restart. If it is stored already this takes no room, so a server with a full
+    /// store can start.
     fn store_book(&self, book: &KeyBook) -> Result<()> {
         let mut store = self.store.borrow_mut();
         match load_file::<KeyBook>(&mut store, BOOK_FILE)? {
@@ -175,7 +177,7 @@ impl Server {
         }
     }
 
-    /// Whoever reads the secret's file finds the current one.
+    /// Writes the current secret into its file.
     fn keep_secret_file(&self) -> Result<()> {
         let kept = self.keys.secret().replace_in(&self.config.options.secret_file);
         if let (Err(error), true) = (&kept, self.keys.file_is_current.get()) {
@@ -185,7 +187,7 @@ impl Server {
         kept
     }
 
-    /// Ends the sessions of revoked keys, and cuts their connections at once.
+    /// Ends the sessions of revoked keys, and closes their connections at once.
     fn put_out_revoked(self: &Rc<Self>) {
         let keys = self.keys.keys();
         let book = keys.book();
@@ -194,7 +196,7 @@ impl Server {
             self.host_sessions(|host| book.revokes(host)).map(|open| open.session).collect();
         for session in gone {
             match end_session(self, session) {
-                // Nobody can use it any more. It ends when its time to be heard is over and there is room again.
+                // The session cannot be used any more. It ends when it expires and there is room again.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
                 Err(error) => crate::durable::fatal(&error),
                 Ok(()) => {}
@@ -211,7 +213,7 @@ impl Server {
         of_host.collect::<Vec<_>>().into_iter()
     }
 
-    /// Another server has told of the book.
+    /// Another server has sent the book.
     pub fn hear_key_book(self: &Rc<Self>, book: KeyBook, teller: &Proved) -> Outcome<()> {
         if self.config.options.coordinator.is_none() || !self.keys.keys().is_newest(teller) {
             let text = "the key book is kept by server 0, which tells of it by the newest secret";
@@ -224,14 +226,14 @@ impl Server {
         Ok(self.keep_secret_file()?)
     }
 
-    /// What the owner sees of keys here.
+    /// What the owner may see of the keys here.
     pub fn list_keys(&self) -> KeysListed {
         let sessions = self.host_sessions(|_| true).collect();
         KeysListed { hosts: self.keys.keys().book().hosts.clone(), sessions }
     }
 
-    /// Asks for the book, when this server has just joined; from then on it serves hosts. One that can ask nobody goes by
-    /// the book in its store, and is told of a newer one as soon as it can be.
+    /// Asks for the book when this server has just joined; from then on it serves hosts. If it can ask no
+    /// server it uses the book in its store, and gets a newer one as soon as possible.
     pub async fn learn_keys(self: &Rc<Self>) -> Result<()> {
         if let Some(address) = &self.config.options.coordinator {
             let header = Header::request(GetKeyBook::KIND);
@@ -252,14 +254,14 @@ impl Server {
             }
         }
         self.put_out_revoked();
-        // The log has said why not; it is tried again whenever somebody tells of the book.
+        // The log has the reason; it is tried again whenever the book is received.
         let _ = self.keep_secret_file();
         self.keys.is_current.set(true);
         self.keys.became_current.notify_waiters();
         Ok(())
     }
 
-    /// Servers that have not answered the newest book, or could not keep its secret.
+    /// Servers that have not acknowledged the newest book, or could not write its secret.
     fn untold(&self) -> Vec<ServerId> {
         let Ok(map) = self.membership.map() else { return Vec::new() };
         let is_told = |server: ServerId| match server == self.me {
@@ -278,7 +280,7 @@ impl Server {
     }
 }
 
-/// Tells one server of each newer book until it has answered, as long as this process lives.
+/// Sends each newer book to one server until that has answered, for as long as this process lives.
 async fn tell_one(server: Rc<Server>, other: ServerId) {
     let _bug = BugEndsProcess;
     let mut news = server.keys.news.subscribe();

@@ -8,7 +8,7 @@ use crate::testing::{TestServer, run};
 
 const FILLER: &str = "filler";
 
-/// Takes the last page of the store, that which is kept for urgent records, too.
+/// Takes the last page of the store, also the one that is reserved for urgent records.
 fn fill(store: &mut Store) {
     let mut filler = store.meta_append_file(FILLER).unwrap();
     let mut bytes = vec![1; 1 << 20];

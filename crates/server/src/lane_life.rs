@@ -1,8 +1,8 @@
-//! The life of a lane on its server: it begins with its first write, is cut when the file is
-//! truncated, trimmed when nobody has it open, and dropped when the file goes.
+//! The life cycle of a lane on its server: it begins with its first write, is cut when the file is truncated,
+//! trimmed when no client has it open, and dropped with the file.
 //!
-//! Changes of one lane happen one after another, and never beside a write whose bytes are still
-//! arriving: late bytes must not land on newer ones.
+//! Changes of one lane happen one after another, and never during a write whose bytes are still arriving:
+//! late bytes must not overwrite newer ones.
 
 use std::rc::Rc;
 
@@ -14,19 +14,19 @@ use ramlace_wire::peer::{BeginLane, CutLane, DropLane, LaneCut, QueryInode, Trim
 
 use crate::server::{Outcome, Server};
 
-/// What a lane is needed for.
+/// The purpose for which a lane is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A lane that has not begun may stay so.
     Read,
     /// The lane must have begun.
     Write,
-    /// The same for bytes that this session writes: an empty file goes to its lanes for them.
+    /// The same for bytes that this session writes: an empty file is promoted for them.
     Bytes(SessionId),
 }
 
 impl Server {
-    /// The home says that the file was truncated. It waits for the recalls that this has made.
+    /// The home reports a truncation. It waits for the recalls that this has made.
     pub async fn cut_lane(self: &Rc<Self>, request: CutLane) -> Outcome<LaneCut> {
         let CutLane { lane, slot, generation, length, by } = request;
         let recalls = self
@@ -46,7 +46,8 @@ impl Server {
         Ok(self.lane_cut(recalls)?)
     }
 
-    /// A lane that has not begun here begins, if bytes of it were lost: all below the size that the file has now.
+    /// Begins a lane that has not begun here, if bytes of it were lost: all below the file's present size
+    /// count as lost.
     async fn begin_if_lost(
         self: &Rc<Self>,
         lane: LaneId,
@@ -69,7 +70,8 @@ impl Server {
         self.cut_now(slot, lane, change, SessionId::NONE).await
     }
 
-    /// The home says that the file is gone. A lane that has never begun has no record, but perhaps memory.
+    /// The home reports that the file is gone. A lane that has never begun has no record, but may have
+    /// memory.
     pub async fn drop_lane(self: &Rc<Self>, request: DropLane) -> Outcome<()> {
         let DropLane { lane, slot } = request;
         self.changing_lane(lane, self.drop_now(lane, slot)).await
@@ -88,7 +90,8 @@ impl Server {
         Ok(())
     }
 
-    /// The home says that nobody has the file open: pages beyond its end are given back. Or that no kernel has it.
+    /// The home reports that no client has the file open: frees pages beyond its end. Or that no kernel has
+    /// it any more.
     pub fn trim_lane(self: &Rc<Self>, request: TrimLane) -> Outcome<()> {
         let TrimLane { lane, slot, handovers_over } = request;
         if let Some(change) = self.lanes(slot, |lanes, _| lanes.end_handovers(lane, handovers_over)) {
@@ -102,14 +105,14 @@ impl Server {
         Ok(())
     }
 
-    /// Brings the requester's generation and the lane's together. For a write the lane is known
-    /// afterwards; for a read, whether it is.
+    /// Reconciles the requester's generation with the lane's. After this the lane is known if the purpose is
+    /// a write; for a read, returns whether it is.
     pub async fn admit_lane(self: &Rc<Self>, target: &LaneTarget, purpose: Purpose) -> Outcome<bool> {
         let standing = || self.lanes(target.slot, |lanes, _| lanes.standing(target.lane, target.generation));
         loop {
             let standing = if self.lane_desk.is_changing(target.lane) {
-                // Looked at with the lock in hand: requests that only waited for one another's locks
-                // would keep the lane changing for ever.
+                // Checked with the lock held: otherwise requests that wait only for each other's locks would
+                // keep the lane changing for ever.
                 self.changing_lane(target.lane, async { Ok(standing()?) }).await?
             } else {
                 standing()?
@@ -138,14 +141,14 @@ impl Server {
             let map = self.membership.map()?;
             let absent = is_hole_or_lost(&map, slot, answer.layout.created);
             let change = self.lanes(slot, |lanes, _| lanes.bring_up(target, &answer, map.slots(), absent))?;
-            // Who has to wait for these recalls is the truncation that the lane has not heard of.
+            // The truncation that the lane has missed waits for these recalls, not this request.
             self.cut_now(slot, lane, change, SessionId::NONE).await.map(drop)
         })
         .await
     }
 
-    /// Changes a lane whose change lock is held. Writes of the old generation are stopped first:
-    /// their bytes must not arrive after the cut. Kernels that have pages behind it are told; by which recalls, comes back.
+    /// Changes a lane whose change lock is held. Writes of the old generation are stopped first: their bytes
+    /// must not arrive after the cut. Returns the recalls that were sent to kernels with pages behind it.
     pub(crate) async fn cut_now(
         self: &Rc<Self>,
         slot: Slot,

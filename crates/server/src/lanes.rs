@@ -1,7 +1,8 @@
-//! What drives the lanes of this server: the rules are those of `ramlace_lanes`, the bytes the store's.
+//! Applies the rules of `ramlace_lanes` to the lanes of this server, with the bytes of the store.
 //!
-//! Bytes of lanes change in three ways: by a record ([`Server::commit`]), at once ([`Server::change_bytes`]), or while
-//! they arrive ([`UnderWay`]). Each ends in [`Server::note_effect`], so nobody who waits for a change is forgotten.
+//! Bytes of lanes change in three ways: by a record ([`Server::commit`]), at once ([`Server::change_bytes`]),
+//! or while they arrive ([`UnderWay`]). Each ends in [`Server::note_effect`], so every wait for changes is
+//! notified.
 
 use std::rc::Rc;
 
@@ -17,22 +18,22 @@ use crate::server::lane_desk::Arriving;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// Asks the lanes of a slot something.
+    /// Queries the lanes of a slot.
     pub fn lanes<T>(&self, slot: Slot, ask: impl FnOnce(&LaneTable, ServerId) -> T) -> T {
         ask(self.durable.borrow().lanes(slot).unwrap_or(&LaneTable::default()), self.me)
     }
 
-    /// Logs what happened to a lane, and does what follows from it.
+    /// Logs a change of a lane, and does what follows from it.
     pub fn commit_lane(self: &Rc<Self>, slot: Slot, change: LaneChange) -> Result<()> {
         self.commit(&Record::lane(slot, change)).map(drop)
     }
 
-    /// Whether a kernel may map the lane: then it must have no holes.
+    /// Whether a kernel may map the lane (passthrough): then it must have no holes.
     pub fn is_handed(&self, slot: Slot, lane: LaneId) -> bool {
         self.lanes(slot, |lanes, _| lanes.is_handed(lane))
     }
 
-    /// Changes bytes of a lane at once. Whatever came of it, others hear of it.
+    /// Changes bytes of a lane at once. Whatever the result, waits for changes are notified.
     pub fn change_bytes<T>(
         &self,
         target: &LaneTarget,
@@ -44,7 +45,7 @@ impl Server {
         changed.map_err(|error| error.context(self.me))
     }
 
-    /// Does what follows from a step of lanes: the one place where changes of their bytes are told.
+    /// Does what follows from an effect on lanes: the only place where changes of their bytes are reported.
     pub fn note_effect(&self, slot: Slot, effect: LaneEffect) {
         let LaneEffect::Changed { lane, .. } = effect;
         self.forget_time(slot, lane);
@@ -52,12 +53,12 @@ impl Server {
         self.tell(told);
     }
 
-    /// Events for whoever waits for them.
+    /// Queues events for the sessions that wait for them.
     pub fn tell(&self, told: Vec<Told>) {
         told.into_iter().for_each(|(session, event)| self.events.push(session, event));
     }
 
-    /// Runs a change of a lane alone: requests for the lane wait until it is over.
+    /// Runs a change of a lane exclusively: requests for the lane wait until it is over.
     pub async fn changing_lane<T>(
         self: &Rc<Self>,
         lane: LaneId,
@@ -71,7 +72,7 @@ impl Server {
     }
 }
 
-/// A lane's lock, held or waited for. It leaves the table with the last of those, however they end.
+/// A lane's lock, held or waited for. The last of these removes it from the table, however it ends.
 struct Changing {
     server: Rc<Server>,
     lane: LaneId,
@@ -94,7 +95,7 @@ impl Drop for Changing {
     }
 }
 
-/// Notes a write under way until it is dropped, whatever ends it.
+/// A write under way, noted until this is dropped.
 pub struct UnderWay {
     server: Rc<Server>,
     target: LaneTarget,

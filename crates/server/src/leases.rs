@@ -1,11 +1,14 @@
-//! Leases of mounts: which are told that what they believe has changed, and which answers wait until they know.
+//! Leases on names and attributes: which mounts are told that what they cache has changed, and which answers
+//! wait for that.
 //!
-//! The rule is [`Leases`](ramlace_namespace::leases::Leases); this drives it. A change recalls the leases on what it changed in the step that commits it.
-//! Answers of its slot that are made from then on wait at the gate ([`crate::gate`]) until every holder has acknowledged, or its time is over: one
-//! rule for all answers, whatever they show, and a holder who says nothing stops one slot once for that time.
+//! The rules are in [`Leases`](ramlace_namespace::leases::Leases); this applies them. A change recalls the
+//! leases on what it changed in the step that commits it. Answers of its slot that are made from then on wait
+//! at the gate ([`crate::gate`]) until every holder has acknowledged, or its time is over. This one rule
+//! holds for all answers, whatever they reveal; so a holder that does not answer delays one slot once, for
+//! that time.
 //!
-//! A life that follows one that had given leases does not know them, and its state may show what no holder has heard
-//! of: it answers nothing before they are all over.
+//! A restarted server does not know the leases of its last incarnation, and its state may contain changes
+//! that no holder was told of: it answers nothing before all of them are over.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -47,7 +50,7 @@ impl Server {
         }
     }
 
-    /// All leases of a session last longer.
+    /// Renews all leases of a session.
     pub fn renew_leases(&self, session: SessionId) -> LeasesRenewed {
         let (now, life) = (self.leases.now(), self.data.life);
         match self.leases.leases.borrow_mut().renew(session, now) {
@@ -67,14 +70,14 @@ impl Server {
         let slot = inode.slot();
         self.admit(header, slot).await?;
         let info = self.query(who, slot, &GetAttributes { inode })?;
-        // Of a spread directory this is not all.
+        // For a spread directory this is not everything.
         let whole = info.partitions.is_empty();
         let attributes = whole && self.lease(header.session, inode, Leased::Attributes);
         let names = request.names && self.lease_names(header.session, slot, inode);
         Ok(AttributesLeased { info, attributes, names })
     }
 
-    /// Leases on an entry that a change has told its session of, as far as it still is what was told.
+    /// Leases on an entry that the reply to a change describes, as far as the entry is still as described.
     pub fn lease_told(
         self: &Rc<Self>,
         session: SessionId,
@@ -96,8 +99,8 @@ impl Server {
         }
     }
 
-    /// The directory of an entry as it is now, with a lease, where the entry leads now to what a change has told its session: others
-    /// may have changed it since.
+    /// The present attributes of an entry's directory, with a lease. `None` unless the entry still leads to
+    /// what the reply to a change says: others may have changed it since.
     pub fn lease_entered(
         self: &Rc<Self>,
         session: SessionId,
@@ -117,7 +120,8 @@ impl Server {
         (now == told).then(|| self.lease_changed(session, who, slot, entry.parent)).flatten()
     }
 
-    /// A directory as it is now, with a lease, as far as its session hears of recalls and it is all here.
+    /// The present attributes of a directory, with a lease, if the session listens to recalls and the
+    /// directory is all here.
     fn lease_changed(
         self: &Rc<Self>,
         session: SessionId,
@@ -139,17 +143,18 @@ impl Server {
     }
 
     fn lease(self: &Rc<Self>, session: SessionId, inode: InodeId, what: Leased) -> bool {
-        // The next life has to know that there were some. Without room for that there are none.
+        // A restarted server has to know that there were leases. Without room in the log for that none are
+        // given.
         let marked = self.durable.borrow().gives_leases || self.commit(&Record::GivesLeases(true)).is_ok();
         marked && self.leases.leases.borrow_mut().give(session, inode, what, self.leases.now())
     }
 
-    /// A life without leases leaves none to the next.
+    /// If the server has no leases, logs that, so that it need not wait for any after a restart.
     pub async fn forget_old_leases(self: Rc<Self>) {
         if self.durable.borrow().gives_leases {
             tokio::time::sleep(Duration::from_millis(HOLD_MILLIS)).await;
             if self.leases.leases.borrow().is_idle() && self.data.is_idle() {
-                // Should there be no room, the next life waits for nothing.
+                // If there is no room in the log, the wait after a restart is merely unnecessary.
                 let _ = self.commit(&Record::GivesLeases(false));
             }
         }

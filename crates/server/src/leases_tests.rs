@@ -1,5 +1,5 @@
-//! A session that has asked for a change knows of it only as long as it waits for it; and what it is told of a directory with its answer is
-//! what it was told of the name.
+//! A session counts as knowing its own change only as long as it waits for the reply; and the attributes of a
+//! directory in a reply hold only together with the name in that reply.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// Asks for leases until one is given: its session has to be heard to listen.
+/// Asks for leases until one is given: the server has to know that the session listens.
 async fn absence_known(client: &mut Client, text: &str) {
     let lease = LeaseName { parent: InodeId::ROOT, name: name(text), names: true };
     loop {
@@ -34,7 +34,7 @@ async fn absence_known(client: &mut Client, text: &str) {
     }
 }
 
-/// What the session hears first.
+/// The first recalls that the session gets.
 fn listen(mut listener: Client) -> tokio::task::JoinHandle<Vec<Recall>> {
     tokio::task::spawn_local(async move {
         listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap().recalls
@@ -62,8 +62,8 @@ fn file_elsewhere(inode: InodeId) -> Attributes {
     }
 }
 
-/// A link whose other half is held up is not answered; `give_up` is what its session does then. Whether it hears of the
-/// directory when the link is made after all.
+/// A link whose second participant is held up is not answered; `give_up` is what its session does then.
+/// Returns whether it is told of the directory when the link is made after all.
 fn hears_of_late_link(give_up: impl AsyncFnOnce(Client, Client, Link) -> Client) -> bool {
     let server = TestServer::start(2);
     run(async {
@@ -94,12 +94,12 @@ fn hears_of_late_link(give_up: impl AsyncFnOnce(Client, Client, Link) -> Client)
     })
 }
 
-/// Asks for a link and gives it up when it waits for the file's slot.
+/// Asks for a link and abandons it while it waits for the file's slot.
 async fn give_up_waiting(asker: &mut Client, other: &mut Client, link: &Link) {
     let header = asker.header(Kind::Link, 1, 0);
     asker.connection.queue_reply(header, &encode_body(link), &[]);
     asker.connection.flush().await.unwrap();
-    // It has come when its name is claimed: to remove it is to be tried again then.
+    // It has arrived once its name is claimed: then to remove the name gets Retry.
     let remove = Unlink { parent: link.parent, name: link.name.clone() };
     let mut sequence = 2;
     while other.change(sequence, sequence as u32 - 1, &remove).await.unwrap_err().kind()
@@ -168,7 +168,8 @@ fn a_directory_comes_along_only_while_the_name_is_as_it_was_told() {
         assert!(made.parent.is_some(), "the directory is leased");
         let removed: Unlinked = client.change(2, 1, &remove).await.unwrap();
         assert!(removed.parent.is_some());
-        // Its answer was lost; meanwhile another has made the name again, and nobody holds a lease any more.
+        // The reply was lost; meanwhile another session has made the name again, and no session holds a lease
+        // any more.
         client.change(3, 2, &make("y")).await.unwrap();
         let other_made =
             tokio::task::spawn_local(async move { other.change(1, 0, &make("x")).await.unwrap() });
@@ -180,7 +181,7 @@ fn a_directory_comes_along_only_while_the_name_is_as_it_was_told() {
         });
         other_made.await.unwrap();
         loop {
-            // Until leases are to be had again.
+            // Repeats until leases are given again.
             let lease = LeaseName { parent, name: name("none"), names: true };
             if client.ask(&lease).await.unwrap().directory.is_some() {
                 break;

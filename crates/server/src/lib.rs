@@ -1,7 +1,7 @@
 //! One server of a pool: a supervisor that holds the memory, and a child that serves it.
 //!
-//! Requests come in by [`connection`](self), change slots and lanes through `Durable`'s log, and
-//! go out as replies or as deliveries to other servers. Everything in the child runs on one thread.
+//! Requests come in by [`connection`](self), change slots and lanes through `Durable`'s log, and are answered
+//! by replies; slots send each other deliveries. Everything in the child runs on one thread.
 //!
 //! Invariant: `server` decides nothing about names, placement or membership; the pure crates do.
 

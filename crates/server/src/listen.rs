@@ -1,8 +1,10 @@
-//! What a server tells sessions without being asked: recalls of leases, slots that are wanted back, what they wait for, and a newer map. Each session
-//! keeps one request for it open, on a connection of its own; one that waits is a task asleep, and no thread.
+//! Unsolicited news for sessions: recalls of leases and of delegated slots, events that they wait for, and a
+//! newer map. Each session keeps one request for it open (a long poll), on a connection of its own; a waiting
+//! one is a sleeping task, and no thread.
 //!
-//! Events do not outlive the process, and are not told twice: whoever loses the connection asks again for what it waits for, and finds it in
-//! the slots. Recalls are told again on a new connection, until they are acknowledged.
+//! Events do not outlive the process, and are sent only once: a client that loses the connection asks again
+//! about what it waits for, and the slots know. Recalls are sent again on a new connection, until they are
+//! acknowledged.
 
 use std::time::Duration;
 
@@ -19,7 +21,8 @@ impl Server {
     pub async fn listen(&self, header: &Call, request: Listen) -> Result<News> {
         let session = header.session;
         let question = self.events.begin(session);
-        // Wakes those who wait for what is done, and every session that listens: where nothing is, nobody.
+        // This wakes tasks that wait for acknowledgements, and every listening session: only if something has
+        // changed.
         if request.leases && self.leases.leases.borrow_mut().heard(session, request.heard) {
             self.leases.changed.notify_waiters();
         }
@@ -36,7 +39,7 @@ impl Server {
                         None => std::future::pending().await,
                     }
                 };
-                // Nothing else runs between the look and this: the server has one thread.
+                // Nothing else runs between the check and this: the server has one thread.
                 tokio::select! {
                     () = happened.notified() => {}
                     () = self.leases.changed.notified() => {}

@@ -1,4 +1,4 @@
-//! What sessions are told without being asked, and which of them.
+//! Which sessions get which unsolicited news.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

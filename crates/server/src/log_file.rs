@@ -1,5 +1,5 @@
-//! The server's log does not grow without an end: it is what this process's standard error goes to, a file beside the
-//! pool's secret. When it is long it becomes the older of two, and begins anew.
+//! Bounds the server's log, which is this process's standard error: a file beside the pool's secret. When it
+//! is long it becomes the older of two, and a new one begins.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -12,9 +12,9 @@ use std::time::Duration;
 use ramlace_base::{Error, Result};
 use rustix::fs::{FileType, OFlags};
 
-/// Bytes of a log; the older one has as many, and what came since the last look.
+/// Bytes of a log; the older one has as many, and what was written since the last check.
 const LOG_BYTES_MAX: u64 = 4 << 20;
-/// Time between two looks.
+/// The time between two checks.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Keeps the log short, for ever.
@@ -28,15 +28,16 @@ pub async fn keep_short() {
     }
 }
 
-/// Where the older of two logs lies.
+/// The path of the older log.
 fn older(log: &Path) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push(".1");
     name.into()
 }
 
-/// Begins a log anew that has more bytes than this. Its supervisor writes to the same file: so it stays, and what it has is
-/// copied. Nothing happens to a terminal, a pipe, or a file that others empty by other rules.
+/// Begins a new log if this one has more bytes than `bytes_max`. The supervisor writes to the same file, so
+/// the file stays, and its content is copied. Nothing is done to a terminal, a pipe, or a file that is
+/// rotated by others.
 fn shorten(log: impl AsFd, bytes_max: u64) -> Result<()> {
     let doing = "beginning the server's log anew";
     let tell = |errno: rustix::io::Errno| Error::from_io(&errno.into(), doing);

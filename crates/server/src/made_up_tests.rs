@@ -1,5 +1,5 @@
-//! Requests that somebody has made up, of every kind and with every key: whatever they say, they are answered, or end their connection,
-//! and the server lives on. A panic anywhere ends this process.
+//! Forged requests, of every kind and with every key: whatever they say, they are answered, or end their
+//! connection, and the server lives on. A panic anywhere ends this process.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::wire_samples::{Body, Draw, Source, bodies};
 
 /// Requests with each key.
 const REQUESTS: usize = 3_000;
-/// With one session; then comes another.
+/// After so many another session begins.
 const REQUESTS_PER_SESSION: usize = 50;
-/// What is to end the server, or to shut its clients out, does: those are no lies.
+/// Requests that are meant to end the server, or to lock its clients out, do so: these are no lies.
 const NO_LIES: [Kind; 7] = [
     Kind::StopServer,
     Kind::ForgetServer,
@@ -28,7 +28,7 @@ const NO_LIES: [Kind; 7] = [
 ];
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Numbers at the ends of what there is, and those of files that there are.
+/// Numbers at the limits of their range, and those of existing files.
 fn number(draw: &mut Draw, files: &[InodeId]) -> u64 {
     match draw.below(8) {
         0 => u64::MAX - draw.below(2) as u64,
@@ -40,12 +40,12 @@ fn number(draw: &mut Draw, files: &[InodeId]) -> u64 {
     }
 }
 
-/// A request's body: as it may be, or with other numbers here and there.
+/// A request's body: valid, or with some numbers replaced.
 fn made_up(draw: &mut Draw, body: &Body, files: &[InodeId]) -> Vec<u8> {
     let words: Vec<u64> = (0..100)
         .map(|_| {
             let wanted = number(draw, files);
-            // As samples read numbers, and as they read all else.
+            // In the encoding of numbers, and as plain bytes.
             if draw.below(2) == 0 && wanted >> 58 == 0 { wanted << 6 | 6 } else { wanted }
         })
         .collect();
@@ -57,7 +57,7 @@ fn made_up(draw: &mut Draw, body: &Body, files: &[InodeId]) -> Vec<u8> {
     bytes
 }
 
-/// Says one; whether the connection is of use still.
+/// Sends one; returns whether the connection is still usable.
 async fn says(client: &mut Client, header: Header, body: &[u8], data: &[u8]) -> bool {
     client.connection.queue_reply(header, body, data);
     if client.connection.flush().await.is_err() {

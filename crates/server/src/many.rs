@@ -1,4 +1,5 @@
-//! Many changes of one slot in one message ([`ramlace_wire::delegation::ChangeMany`]): each is done as if it had come alone.
+//! Many changes of one slot in one message ([`ramlace_wire::delegation::ChangeMany`]): each is done as if it
+//! had come alone.
 
 use std::rc::Rc;
 
@@ -15,14 +16,16 @@ use crate::gate::Call;
 use crate::identity::Identity;
 use crate::server::{Outcome, Server};
 
-/// A promise is not older: what is sent later, because its server was away, happened then.
+/// The oldest time that a promise may claim. A change that was sent late, because its server was away,
+/// happened when it was promised.
 const PROMISED_NANOS_MAX: i64 = 60_000_000_000;
 
 impl Server {
-    /// Does changes in their order, up to one that has to come again; then the slot is delegated, or given back, as wished.
+    /// Does changes in order, up to the first that has to be repeated; then the slot is delegated, or given
+    /// back, as requested.
     ///
-    /// Errors: of the first change, where that has to come again; `Denied` for a host, whose users' rights its kernel does not
-    /// know; `Invalid` for what is no such change.
+    /// Errors: of the first change, if that has to be repeated; `Denied` for a host, whose users' rights its
+    /// kernel does not know; `Invalid` for anything that is not such a change.
     pub async fn change_many(
         self: &Rc<Self>,
         call: &Call,
@@ -56,7 +59,7 @@ impl Server {
                 }
                 Err(refusal) if comes_again(refusal.error.kind()) => break,
                 Err(refusal) => {
-                    // What was promised behind it may have been worked out by it.
+                    // What was promised after it may depend on it.
                     is_broken |= request.delegation != 0;
                     Changed { body: Bytes::default(), error: Some(ErrorBody::new(&refusal.error)) }
                 }
@@ -84,7 +87,7 @@ impl Server {
         }
     }
 
-    /// What was promised under a delegation that is over is refused, but for what was done before.
+    /// Refuses what was promised under a delegation that has ended, except what was done before.
     fn check_promised(&self, call: &Call, request: &ChangeMany, change: &Change) -> Result<()> {
         let slot = call.slot;
         let is_met = self.has_met(slot, Token { session: call.session, sequence: change.sequence });
@@ -123,7 +126,7 @@ impl Server {
         }
         let (sequence, outstanding) = (change.sequence, change.outstanding);
         let header = Header { kind, flags: 0, sequence, outstanding, ..**call };
-        // Nothing is said to have happened later than now, or long ago.
+        // A change must not claim a time later than now, or long ago.
         let now = clock::now();
         let first = Timestamp { nanos: now.nanos - PROMISED_NANOS_MAX };
         let promised = (delegation != 0).then(|| change.at.clamp(first, now));
@@ -143,12 +146,12 @@ fn behind_broken(slot: Slot) -> Error {
     Error::new(ErrorKind::Stale, format!("a change of {slot} before it was refused, and both were promised"))
 }
 
-/// Nothing has happened, and the same may be asked again.
+/// Whether nothing has happened, and the request may be repeated.
 fn comes_again(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Redirect(_))
 }
 
-/// When a change was promised; now, where it was not.
+/// The time of a change: when it was promised, or now.
 pub fn moment(promised: Option<Timestamp>) -> Timestamp {
     promised.unwrap_or_else(clock::now)
 }

@@ -1,4 +1,5 @@
-//! Many changes in one message, and slots that are delegated: nobody else is answered out of one before its holder has given it back.
+//! Many changes in one message, and slots that are delegated: no other session gets an answer from one before
+//! its holder has given it back.
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ fn create(text: &str) -> Create {
 fn change<R: Request>(sequence: u64, request: &R, makes: Option<InodeId>) -> Change {
     let at = Timestamp { nanos: 1 };
     let body = Bytes(encode_body(request));
-    // Those of a message are answered together.
+    // The changes of a message are answered together.
     let outstanding = (sequence % 100) as u32;
     Change { kind: R::KIND.number(), sequence: Sequence(sequence), outstanding, at, makes, body }
 }
@@ -57,7 +58,8 @@ async fn ask(client: &mut Client, request: &ChangeMany) -> Told<ManyChanged> {
     client.ask(request).await
 }
 
-/// The holder, who hears of recalls, and to whom the root's slot is delegated; the file that it made with that.
+/// The holder, which listens to recalls, and to which the root's slot is delegated; and the file that it
+/// created with that.
 async fn holder(server: &TestServer) -> (Client, InodeId, Delegated) {
     let mut client = Client::user(&server.address, HOLDER).await;
     let mut listener = client.another(&server.address).await;
@@ -72,7 +74,7 @@ async fn holder(server: &TestServer) -> (Client, InodeId, Delegated) {
     (client, file, delegated)
 }
 
-/// Makes files by changes from this number on, until the root's slot is delegated; the last file.
+/// Creates files by changes from this number on, until the root's slot is delegated; returns the last file.
 async fn delegation(client: &mut Client, mut sequence: u64) -> (InodeId, Delegated) {
     loop {
         let wanted_for = Some(InodeId::ROOT);
@@ -112,7 +114,7 @@ fn changes_of_one_message_are_done_in_their_order_and_each_once() {
         assert_eq!(errors(&told), [None; 4]);
         let again = ask(&mut client, &request).await.unwrap();
         assert_eq!(errors(&again), [None; 4]);
-        // What is leased by then is told with the answer.
+        // The reply includes what is leased by then.
         assert_eq!(again.changed[1..], told.changed[1..], "a message that comes again is answered again");
         let read = ReadInline { inode: made, offset: 0, length: 10, keep: false };
         assert_eq!(client.ask(&read).await.unwrap().bytes, Some(Bytes(b"text".to_vec())));
@@ -138,7 +140,7 @@ fn nobody_is_answered_out_of_a_slot_before_its_holder_has_given_it_back() {
             ask(&mut client, &ChangeMany { gives_back: true, ..many(delegated.number, changes) }).await;
         assert_eq!(errors(&told.unwrap()), [None]);
         assert_eq!(looks.await.unwrap().unwrap().inode, delegated.next);
-        // It is nobody's now, and was wanted a moment ago.
+        // It is not delegated now, because another session wanted it just before.
         let changes = vec![change(101, &create("more"), None)];
         let wanted = ChangeMany { wanted_for: Some(InodeId::ROOT), ..many(0, changes) };
         assert_eq!(ask(&mut client, &wanted).await.unwrap().delegated, None);
@@ -224,14 +226,14 @@ fn what_cannot_be_promised_is_refused() {
             let behind = change(1_000 + at as u64, &write(file, "never"), None);
             let told = ask(&mut client, &many(number, vec![refused, behind])).await.unwrap();
             assert_eq!(errors(&told), [Some(kind), Some(ErrorKind::Stale)], "{shown}");
-            // What else was promised may have been worked out by it.
+            // Whatever else was promised may depend on it.
             number = delegation(&mut client, 2_000 + 100 * at as u64).await.1.number;
         }
         let read = ReadInline { inode: file, offset: 0, length: 10, keep: false };
         assert_eq!(client.ask(&read).await.unwrap().bytes, Some(Bytes::default()));
         let too_many = vec![change(5_000, &write(file, "x"), None); limits::CHANGES_PER_MESSAGE_MAX + 1];
         assert_eq!(ask(&mut client, &many(number, too_many)).await.unwrap_err().kind(), ErrorKind::Invalid);
-        // Nothing is said to have happened in the future.
+        // A change must not claim a time in the future.
         let late = Change { at: Timestamp { nanos: i64::MAX }, ..change(5_001, &write(file, "x"), None) };
         ask(&mut client, &many(number, vec![late])).await.unwrap();
         let attributes = client.ask(&GetAttributes { inode: file }).await.unwrap().attributes;

@@ -1,6 +1,6 @@
-//! The map this server believes in, and the coordinator where it is embedded here.
+//! The map that this server uses, and the coordinator if it is embedded here.
 //!
-//! Both are kept in the store, so that a restarted server knows its slots before anybody answers.
+//! Both are kept in the store, so that a restarted server knows its slots before any other server answers.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,17 +23,17 @@ use crate::server::{Outcome, Refusal, Server};
 pub const COORDINATOR: ServerId = ServerId(0);
 /// Pause between two attempts to join.
 const JOIN_PAUSE: Duration = Duration::from_millis(10);
-/// Joins that take no longer than this are no news.
+/// A join that takes no longer than this is not logged.
 const JOIN_QUIET: Duration = Duration::from_secs(1);
-/// Slots that are looked at for a new directory's home, when servers do not answer.
+/// Slots that are tried for a new directory's home, when servers do not answer.
 const HOME_ATTEMPTS_MAX: usize = 64;
 /// Servers that may be asked, one after the other, to be the home of a directory.
 const HOMES_MAX: usize = 8;
-/// From one of them to the next; odd, so that it comes to every slot.
+/// The distance from one of them to the next; odd, so that every slot is reached.
 const HOME_STRIDE: u32 = 0x9e37;
 
 impl Server {
-    /// A server asks to be taken in; only the coordinator's server can answer.
+    /// A server asks to join; only the coordinator's server can answer.
     pub async fn join(&self, join: JoinPool) -> Outcome<ClusterMap> {
         let holder_lives = self.holder_lives(&join.entry).await;
         self.keys.forget_told(join.entry.server);
@@ -45,7 +45,7 @@ impl Server {
         Ok(self.coordinate(Input::Forget { server: request.server })?.epoch)
     }
 
-    /// Whether another process answers under the newcomer's number, at the address it gave.
+    /// Whether another process answers under the newcomer's number, at the address that is known for it.
     async fn holder_lives(&self, newcomer: &ServerEntry) -> bool {
         let known = {
             let coordinator = self.membership.coordinator.borrow();
@@ -61,7 +61,7 @@ impl Server {
         self.peers.call_address(newcomer.server, &known, header, &GetServerStatus {}).await.is_ok()
     }
 
-    /// One step of the coordinator: kept in the store before anybody hears of it.
+    /// One step of the coordinator; its result is stored before any server learns of it.
     fn coordinate(&self, input: Input) -> Outcome<ClusterMap> {
         let mut coordinator = self.membership.coordinator.borrow_mut();
         let Some(current) = coordinator.as_mut() else {
@@ -82,14 +82,15 @@ impl Server {
         Ok(map)
     }
 
-    /// Joins the pool: returns when this server has a map with itself in it, and knows which keys were revoked.
+    /// Joins the pool: returns when this server has a map that includes it, and knows which keys were
+    /// revoked.
     pub async fn join_pool(self: &Rc<Self>) -> Result<()> {
         self.ask_to_join().await?;
         self.learn_keys().await
     }
 
     async fn ask_to_join(&self) -> Result<()> {
-        // A map in the store is the proof that the store served in this pool before.
+        // A map in the store proves that the store has served in this pool before.
         let keeps_store = self.membership.map().is_ok();
         let request = JoinPool { entry: self.entry(), keeps_store };
         let (began, mut told) = (clock::instant(), String::new());
@@ -105,10 +106,10 @@ impl Server {
             match outcome {
                 Ok(map) => return self.membership.adopt(&mut self.store.borrow_mut(), map),
                 Err(error) if is_final(error.kind()) => return Err(error.context("joining the pool")),
-                // A server that comes back needs nobody's leave for the slots it holds.
+                // A returning server needs no permission for the slots that it holds.
                 Err(error) if error.kind() != ErrorKind::Retry && self.stands_in_map() => return Ok(()),
                 Err(error) if may_pass(error.kind()) => {
-                    // Whoever waits for this server finds in its log what it waits for.
+                    // People who wait for this server find the reason in its log.
                     if began.elapsed() >= JOIN_QUIET && told != error.message() {
                         error.message().clone_into(&mut told);
                         eprintln!("ramlace: server {} waits to join the pool: {told}", self.me.0);
@@ -120,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Whether the map from the last life names this server at its present addresses.
+    /// Whether the map from before the restart names this server at its present addresses.
     fn stands_in_map(&self) -> bool {
         self.membership.map().is_ok_and(|map| map.server(self.me) == Some(&self.entry()))
     }
@@ -137,7 +138,7 @@ impl Server {
         }
     }
 
-    /// Fetches the map from the coordinator, when somebody knows of a newer one. Those who come while it is asked share the
+    /// Fetches the map from the coordinator, because a newer one exists. Calls that come meanwhile share the
     /// next answer.
     pub async fn refresh_map(&self) -> Result<()> {
         let Some(address) = &self.config.options.coordinator else { return Ok(()) };
@@ -145,7 +146,7 @@ impl Server {
         let before = asked.get();
         let _asking = self.membership.asking.lock().await;
         if asked.get() > before {
-            // Asked for since this call began.
+            // It was fetched since this call began.
             return Ok(());
         }
         asked.set(before + 1);
@@ -157,8 +158,8 @@ impl Server {
         self.membership.adopt(&mut self.store.borrow_mut(), map)
     }
 
-    /// A slot for a new directory, on a server that answers as far as this one knows, and slots of others: the next
-    /// is asked where the one before has no room.
+    /// Candidate slots for a new directory: one on a server that answers as far as this one knows, and slots
+    /// of others, which are asked in turn where the one before has no room.
     pub fn choose_homes(&self, map: &ClusterMap) -> Vec<Slot> {
         let answers = |home: Slot| map.primary(home).filter(|primary| !self.is_unreachable(*primary));
         let mut home = self.membership.next_home(map.slots());
@@ -184,8 +185,9 @@ impl Server {
         homes
     }
 
-    /// Where the bytes of a new file shall lie: as the creator wishes, as the directory hands down, and
-    /// on servers that answer as far as both know; where there is none, as far as this server knows.
+    /// The layout of a new file: as the creator wishes, else as the directory passes on; on servers that
+    /// answer as far as both the creator and this server know, or if there are none, as far as this server
+    /// knows.
     pub fn choose_layout(
         self: &Rc<Self>,
         map: &ClusterMap,
@@ -199,7 +201,7 @@ impl Server {
         let answers = |id| !wish.silent.contains(&id) && !self.is_unreachable(id);
         let key = ramlace_layout::name_key(parent, name);
         let chosen = ramlace_layout::choose(hints, map, answers, key).or_else(|error| match error.kind() {
-            // What the creator would rather not have is better than nothing.
+            // Servers that the creator wanted to avoid are better than none.
             ErrorKind::HostDown => ramlace_layout::choose(hints, map, |id| !self.is_unreachable(id), key),
             _ => Err(error),
         });
@@ -208,16 +210,16 @@ impl Server {
         Ok(layout)
     }
 
-    /// Checks that this server is the slot's primary. A requester that knows a newer map makes
-    /// it fetch that map first; one that knows an older map is told the newer.
+    /// Checks that this server is the slot's primary. If the requester knows a newer map, this server fetches
+    /// that first; a requester with an older map gets the newer one.
     ///
-    /// Waits until the slot is delegated to nobody else, but for bytes of lanes, and what lanes ask: a holder has sent what it
-    /// promised of a file before anybody has it open by its home.
+    /// Waits until the slot is not delegated to any other session, except for bytes of lanes and queries of
+    /// lanes: a holder has sent what it promised of a file before any other session has it open.
     pub async fn admit_slot(self: &Rc<Self>, call: &Call, slot: Slot) -> Outcome<Rc<ClusterMap>> {
         call.saw(slot);
         let (map, refreshed) = self.map_as_known_to(call).await?;
-        // The requester's newer map leads it here, and so does the one this server has: while
-        // nobody can be asked, that is enough. The coordinator's loss freezes the map alone.
+        // The requester's newer map names this server, and so does the one here: that is enough while the
+        // coordinator cannot be reached. Its loss freezes only the map.
         let silent = |kind| matches!(kind, ErrorKind::HostDown | ErrorKind::TimedOut);
         match refreshed {
             Err(error) if !(silent(error.kind()) && map.primary(slot) == Some(self.me)) => {
@@ -241,16 +243,16 @@ impl Server {
         }
     }
 
-    /// The map, as new as a requester knows it where it can be fetched: what this server asks others for is asked where the
-    /// requester would.
+    /// Fetches a map at least as new as the requester's, if possible: so this server asks the same servers as
+    /// the requester would.
     pub async fn learn_map(&self, call: &Call) -> Outcome<()> {
         let (_, refreshed) = self.map_as_known_to(call).await?;
         refreshed.map_err(Refusal::from)
     }
 
     async fn map_as_known_to(&self, call: &Call) -> Result<(Rc<ClusterMap>, Result<()>)> {
-        // The first map comes with the answer to the join alone: the coordinator must know that a
-        // store is in use before it holds anything.
+        // The first map comes only with the answer to the join: the coordinator must know that a store is in
+        // use before it holds anything.
         let map = self.membership.map()?;
         if call.epoch <= map.epoch || !call.may_ask_for_map() {
             return Ok((map, Ok(())));
@@ -266,13 +268,12 @@ impl Server {
     }
 }
 
-/// Whether the coordinator has decided against this server and its bytes: it was forgotten, or the
-/// pool that they belong to is gone.
+/// Whether the coordinator has rejected this server and its bytes: it was forgotten, or its pool is gone.
 pub fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotPermitted | ErrorKind::Stale | ErrorKind::Invalid)
 }
 
-/// Whether asking the coordinator once more may help.
+/// Whether to ask the coordinator again may help.
 fn may_pass(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::TimedOut)
 }

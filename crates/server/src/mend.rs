@@ -1,6 +1,7 @@
-//! `check --repair`: this server holds what came in others' names against what those know, and lets go of the rest.
+//! `check --repair`: this server compares what it holds on behalf of other slots with what these know, and
+//! releases the rest.
 //!
-//! It goes by what the slots and homes say themselves, asked at their servers, and by nobody else's word.
+//! It trusts only the answers of the slots and homes themselves, asked at their servers.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +19,11 @@ use crate::clock;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// Asks some coordinators, and mends what is found if that is asked.
+    /// Asks some coordinators about their operations, and repairs what is found if requested.
     pub async fn mend(self: &Rc<Self>, request: Mend) -> Outcome<Mended> {
         self.notice_lost_slots()?;
-        // One question for each slot that is meant, whoever here believes something of it; what is believed is noted first.
+        // One request for each coordinator slot, however many slots here name it. What they name is read
+        // before the request.
         let doubts = self.doubts_behind(request.after);
         let asked = doubts.keys().next_back().copied();
         let next = asked.filter(|_| doubts.len() == limits::MEND_COORDINATORS_MAX);
@@ -40,7 +42,7 @@ impl Server {
         Ok(Mended { found, next })
     }
 
-    /// What slots here believe of the next coordinators.
+    /// What the slots here assume about operations of the next coordinators.
     fn doubts_behind(&self, after: Option<Slot>) -> BTreeMap<Slot, Vec<(Slot, Doubt)>> {
         let durable = self.durable.borrow();
         let mut next: BTreeSet<Slot> = BTreeSet::new();
@@ -63,7 +65,7 @@ impl Server {
         self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op }).map(drop)
     }
 
-    /// Asks a slot about its operations, here or elsewhere.
+    /// Asks a slot about its operations, on this server or another.
     async fn query_operations(self: &Rc<Self>, coordinator: Slot) -> Outcome<OperationsKnown> {
         if self.primary(coordinator)? != self.me {
             return self.call_peer(coordinator, &QueryOperations { coordinator }).await;
@@ -71,7 +73,8 @@ impl Server {
         Ok(self.query(&self.owner, coordinator, &QueryOperations { coordinator })?)
     }
 
-    /// Has lanes fit to their files again, until one of them cannot: that is told when it is asked for first.
+    /// Makes lanes consistent with their files, up to the first that cannot be: its error is returned when
+    /// the request begins with it.
     pub async fn mend_lanes(self: &Rc<Self>, request: MendLanes) -> Outcome<LanesMended> {
         let (mut mended, mut fit) = (Vec::new(), 0);
         for lane in request.lanes {
@@ -85,8 +88,8 @@ impl Server {
         Ok(LanesMended { mended, fit })
     }
 
-    /// A lane of a file that is gone goes; one that has heard of a truncation that never was, or has missed one, is as old
-    /// as its file. The file is asked while nothing else cuts the lane.
+    /// Drops a lane whose file is gone; gives a lane with a truncation that never happened, or without one
+    /// that did, the generation of its file. The file is asked while no other request cuts the lane.
     async fn mend_lane(self: &Rc<Self>, lane: LaneId) -> Outcome<Option<Trouble>> {
         self.changing_lane(lane, async {
             let Some((slot, known)) = self.find_lane(lane) else { return Ok(None) };
@@ -108,7 +111,7 @@ impl Server {
         .await
     }
 
-    /// Nobody knows what was cut from a lane that is ahead of its file: bytes behind the file's end go.
+    /// It is not known what was cut from a lane that is ahead of its file: bytes behind the file's end go.
     async fn fit_lane(
         self: &Rc<Self>,
         lane: LaneId,
@@ -133,7 +136,7 @@ impl Server {
         Ok(Some(told))
     }
 
-    /// Memory without a record has no slot that could hear of its end.
+    /// Memory without a record belongs to no slot that could learn of its end.
     async fn drop_leaked(
         self: &Rc<Self>,
         lane: LaneId,
@@ -149,8 +152,8 @@ impl Server {
         Ok(())
     }
 
-    /// The slot of a lane that this server has, and what it knows of it: memory without a record counts to the slot of its
-    /// inode.
+    /// The slot of a lane that this server has, and its generation. Memory without a record counts to the
+    /// slot of its inode.
     fn find_lane(&self, lane: LaneId) -> Option<(Slot, Option<Generation>)> {
         let durable = self.durable.borrow();
         let known =
@@ -162,7 +165,7 @@ impl Server {
     }
 }
 
-/// In words.
+/// The findings in words.
 fn troubles(slot: Slot, disowned: &Disowned) -> Vec<Trouble> {
     let coordinator = disowned.coordinator;
     let trouble = |kind, text| Trouble { kind, inode: None, text };

@@ -1,5 +1,6 @@
-//! What a server counts: for each message how often, how long, how many bytes and errors; for each session how many
-//! requests and bytes. The rows of messages ([`Kind::ALL`](ramlace_wire::Kind::ALL)) are the fixed set: nothing that comes from outside adds one.
+//! The server's counters: by message, how often, how long, how many bytes and errors; by session, how many
+//! requests and bytes. The rows of messages ([`Kind::ALL`](ramlace_wire::Kind::ALL)) are fixed: no input from
+//! outside adds one.
 
 use std::rc::Rc;
 
@@ -9,7 +10,7 @@ use crate::server::Server;
 use crate::server::counts::SessionCounts;
 
 impl Server {
-    /// What this server has counted; sessions in the order of their numbers.
+    /// The counters of this server; sessions are ordered by number.
     pub fn metrics(&self) -> Metrics {
         let durable = self.durable.borrow();
         let counted = self.counts.sessions.borrow();

@@ -1,5 +1,6 @@
-//! Who wants which bytes at a place where strict mounts are: the rule is [`DataLeases::claim`](ramlace_lanes::DataLeases::claim),
-//! this waits. A wait is a step of its connection's task, and no thread.
+//! Claims on bytes at a place that strict mounts use: the rules are
+//! [`DataLeases::claim`](ramlace_lanes::DataLeases::claim), this waits. A wait is a step of its connection's
+//! task, and no thread.
 
 use std::rc::Rc;
 
@@ -18,10 +19,11 @@ pub struct Claiming {
 }
 
 impl Claiming {
-    /// Whether what is wanted may be done in this very step; else after [`Claiming::wait_or_stop_programs`].
+    /// Whether the claim is granted in this very step; if not, [`Claiming::wait_or_stop_programs`] is called
+    /// before the next try.
     ///
-    /// Errors: those of [`DataLeases::claim`](ramlace_lanes::DataLeases::claim) and [`Server::note_leases`]; `Stale` for a session
-    /// that has ended while it waited.
+    /// Errors: those of [`DataLeases::claim`](ramlace_lanes::DataLeases::claim) and [`Server::note_leases`];
+    /// `Stale` for a session that has ended while it waited.
     pub fn is_granted(&mut self) -> Result<bool> {
         self.server.check_session(self.asked.session)?;
         if matches!(self.asked.wish, Wish::Own | Wish::Strict) {
@@ -29,15 +31,17 @@ impl Claiming {
         }
         let granted = self.server.data.claim(&self.asked, &mut self.ticket)?;
         let logged = self.server.log_pages();
-        // Where bytes are to change nobody whose time is over may write back in the next life either. Others may look meanwhile.
+        // Bytes may change only once it is logged that holders whose time is over may not write back, also
+        // after a restart. Reads need not wait for that.
         if granted && (self.asked.wish == Wish::Own || self.asked.wish.changes()) {
             logged?;
         }
         Ok(granted)
     }
 
-    /// Something has changed, or somebody's time is over; where no program's write is arriving in the pages that began before strict mounts came: its
-    /// sender may have stopped in the middle. It is stopped, and comes again, all at once.
+    /// Waits until something has changed, or a holder's time is over. But a program's write that is arriving
+    /// in these pages, and began before strict mounts came, is stopped instead: its sender may have stopped
+    /// in the middle. It is repeated as a whole.
     pub async fn wait_or_stop_programs(&self) {
         let Asked { place: (inode, lane), session, range, .. } = self.asked;
         if let Some(lane) = lane.filter(|_| self.server.data.is_strict(self.asked.place)) {
@@ -63,8 +67,8 @@ impl Server {
         Claiming { server: self.clone(), asked, ticket: Ticket::default() }
     }
 
-    /// Nobody may have these bytes alone while they change: waits until nobody has, and keeps others away until what is returned is
-    /// dropped.
+    /// No kernel may own these bytes while they change: waits until none does, and keeps others away until
+    /// the returned value is dropped.
     pub async fn claim_change(
         self: &Rc<Self>,
         call: &Call,
@@ -81,7 +85,7 @@ impl Server {
     }
 }
 
-/// What a read wants.
+/// What a read claims.
 pub fn wish_of(keep: Keep) -> Wish {
     match keep {
         Keep::No => Wish::Look,

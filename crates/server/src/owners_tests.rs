@@ -1,4 +1,4 @@
-//! Who wants which bytes where strict mounts are: nobody is waited for who has nothing of them.
+//! Claims on bytes that strict mounts use: a client that has none of them is not waited for.
 
 use ramlace_base::{InodeId, Slot};
 use ramlace_wire::Kind;
@@ -25,7 +25,7 @@ async fn read(client: &mut Client, target: LaneTarget, page: u32, keep: Keep) ->
     client.answer::<ChunkRead>().await.unwrap().1
 }
 
-/// Acknowledges whatever comes to a session, until somebody has an answer.
+/// Acknowledges all recalls of a session, until `answer` is there.
 async fn acknowledging<T>(owner: &Client, address: &str, answer: impl Future<Output = T>) -> T {
     let mut listener = owner.another(address).await;
     let acknowledging = async {
@@ -63,7 +63,7 @@ fn a_write_whose_sender_stops_in_the_middle_holds_no_page() {
             assert_eq!(read(&mut owner, target, 1, Keep::Own).await.len(), PAGE as usize);
             gate.let_pass(usize::MAX);
             let written = acknowledging(&owner, &server.address, slow.answer::<ChunkWritten>()).await;
-            // What had begun to arrive in its place comes again.
+            // A write that had begun to arrive in its place is repeated.
             assert_eq!(written.is_ok(), strict_before);
             writer.begin_write(header, &request, &[1; LARGE]).await;
             acknowledging(&owner, &server.address, writer.answer::<ChunkWritten>()).await.unwrap();
@@ -89,7 +89,7 @@ fn nobody_sees_a_page_of_before_a_new_life_until_strict_mounts_have_dropped_it()
         server.revive();
         run(async {
             let mut owner = Client::user(&server.address, 1).await;
-            // Another one each time: who has had pages is awaited as well.
+            // A different session each time: one that has had pages is waited for too.
             let mut reader = Client::user(&server.address, 2 + turn as u8).await;
             let request = ReadChunk { target, offset: 0, length: PAGE, keep, take: false };
             reader.begin_write(reader.header(Kind::ReadChunk, 0, 0), &request, &[]).await;
@@ -107,7 +107,7 @@ fn nobody_sees_a_page_of_before_a_new_life_until_strict_mounts_have_dropped_it()
     }
 }
 
-/// Waits until so many wait for pages of a lane.
+/// Waits until this many requests wait for pages of a lane.
 async fn claims(server: &TestServer, count: usize) {
     while server
         .look(|server| server.data.held(None).iter().map(|held| held.waits.len()).sum::<usize>())
@@ -139,7 +139,7 @@ fn a_punch_that_comes_again_while_both_wait_is_done_once() {
         let write = WriteChunk { target, offset: 0, origin: WriteOrigin::Program };
         writer.begin_write(writer.header(Kind::WriteChunk, 2, 0), &write, b"newer").await;
         claims(&server, 2).await;
-        // The first connection was lost, so its client thinks.
+        // Its client assumes that the first connection was lost.
         let mut again = puncher.another(&server.address).await;
         again.begin_write(header, &punch, &[]).await;
         claims(&server, 3).await;
@@ -168,7 +168,7 @@ fn a_write_whose_sender_stopped_before_strict_mounts_came_holds_no_other_writer_
         let request = WriteChunk { target, offset: 0, origin: WriteOrigin::Program };
         slow.begin_write(header, &request, &[1; LARGE]).await;
         gate.drained().await;
-        // Elsewhere in the file.
+        // In another part of the file.
         read(&mut owner, target, LARGE as u32 / PAGE + 1, Keep::Own).await;
         let mut other = Client::user(&server.address, 3).await;
         other

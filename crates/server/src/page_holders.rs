@@ -1,5 +1,5 @@
-//! What outlives the process of the pages that kernels have: whose kernels have some, and which of them others have changed and their
-//! holders have yet to drop.
+//! What is kept over a restart of the pages that kernels cache: which sessions have some, and which pages
+//! others have changed and their holders still have to drop.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use ramlace_lanes::{DataLeases, News, Outdated};
 
 use crate::record::Record;
 
-/// All of it.
+/// The sessions with pages, and their outdated pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageHolders {
-    /// Sessions that have got leases on bytes, and whether they are of strict mounts.
+    /// Sessions that got leases on bytes, and whether they are of strict mounts.
     strict: BTreeMap<SessionId, bool>,
-    /// Pages that others have changed, and that their holders have yet to drop.
+    /// Pages that others have changed, and that their holders still have to drop.
     outdated: Outdated,
 }
 
 impl PageHolders {
-    /// Whether it is known that a session has pages, as of a strict mount or any.
+    /// Whether it is known that a session has pages, as a strict mount or at all.
     pub fn knows(&self, session: SessionId, strict: bool) -> bool {
         self.strict.get(&session).is_some_and(|is| *is >= strict)
     }
 
-    /// A session gets its first lease, or its first as a strict mount.
+    /// A session gets its first lease, or its first one as a strict mount.
     pub fn note(&mut self, session: SessionId, strict: bool) {
         *self.strict.entry(session).or_default() |= strict;
     }
@@ -33,7 +33,7 @@ impl PageHolders {
         self.outdated.note(news);
     }
 
-    /// Whether there is something to be logged of it: what was dropped may never have been.
+    /// Whether this has to be logged: what was dropped may never have been logged as outdated.
     pub fn is_news(&self, news: &News) -> bool {
         self.outdated.is_news(news)
     }
@@ -59,7 +59,7 @@ impl PageHolders {
         holders.chain(self.outdated.news().map(Record::Pages))
     }
 
-    /// What the next life begins with.
+    /// The leases with which the next incarnation begins.
     pub fn leases_after(&self) -> DataLeases {
         let mut leases = DataLeases::after(self.strict.iter().map(|(session, strict)| (*session, *strict)));
         self.outdated.news().for_each(|news| leases.note_before(&news));

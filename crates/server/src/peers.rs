@@ -1,7 +1,6 @@
 //! Connections to the other servers of the pool.
 //!
-//! What servers tell each other means the same however often it arrives, so a call whose
-//! connection broke is sent once more on a fresh one.
+//! Messages between servers are idempotent, so a call whose connection broke is sent once more on a new one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +17,7 @@ pub const PEER_DEADLINE: Duration = Duration::from_millis(2_000);
 /// Idle connections kept for each server.
 const IDLE_CONNECTIONS_MAX: usize = 4;
 
-/// The way to the other servers.
+/// The client side towards the other servers.
 pub struct Peers {
     key: RefCell<ClientKey>,
     session: SessionId,
@@ -27,12 +26,12 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// `session`: a fresh one that names this process in its calls.
+    /// `session`: a new id that identifies this process in its calls.
     pub fn new(key: ClientKey, session: SessionId, label: String) -> Peers {
         Peers { key: RefCell::new(key), session, label, idle: RefCell::default() }
     }
 
-    /// Proves this from now on.
+    /// Proves identity by this key from now on.
     pub fn set_key(&self, key: &ClientKey) {
         if *self.key.borrow() != *key {
             self.key.replace(key.clone());
@@ -56,7 +55,7 @@ impl Peers {
             .map_err(|failure| failure.context(server))
     }
 
-    /// Calls the server at an address that its map entry does not say yet, or not any more.
+    /// Calls the server at an address that its map entry does not have yet, or no longer has.
     pub async fn call_address<R: Request>(
         &self,
         server: ServerId,
@@ -113,7 +112,7 @@ impl Peers {
     }
 }
 
-/// An answer that can be one; another ends its connection.
+/// A reply that is possible for this request; after any other the connection is closed.
 fn believed<R: Request>(
     request: &R,
     outcome: std::result::Result<R::Reply, Failure>,

@@ -1,4 +1,4 @@
-//! Permits, given and checked: a session of a host reaches the bytes of those files alone that it has opened.
+//! Gives and checks permits: a session of a host can reach only the bytes of files that it has opened.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId};
 use ramlace_transport::{Holder, Proved};
@@ -8,8 +8,8 @@ use crate::gate::Call;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// Reads a request about a lane, and refuses one that its session has no right to. Nothing else is done before.
-    /// The outer error is of a body that makes no sense.
+    /// Decodes a request about a lane, and refuses one for which its session has no right. Does nothing else
+    /// before. The outer error is for an invalid body.
     pub fn lane_request<R: Request>(
         &self,
         header: &Call,
@@ -17,7 +17,7 @@ impl Server {
         body: &[u8],
     ) -> Result<Outcome<R>> {
         let request: R = decode_body(header.kind, body)?;
-        // Whoever has the secret may do all there is.
+        // A session that has proved the secret may do everything.
         if let (Some(host), Some((target, right))) = (&proved.host, request.lane_right()) {
             let holder = Holder { pool: self.pool, session: header.session, host };
             let permit = target.permit.unwrap_or_default();
@@ -28,7 +28,8 @@ impl Server {
         Ok(Ok(request))
     }
 
-    /// What proves to lanes for what a session has this inode open; nothing for one that needs no proof.
+    /// The permit that proves to lanes for what a session has this inode open; `None` for a session that
+    /// needs none.
     pub fn permit(&self, proved: &Proved, session: SessionId, inode: InodeId) -> Option<Permit> {
         let host = proved.host.as_ref()?;
         let opened = self.durable.borrow().names(inode.slot())?.opened_for(session, inode);

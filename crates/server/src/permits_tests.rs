@@ -1,4 +1,4 @@
-//! A program that has a host key and lies: it reaches the bytes of those files alone that it has opened.
+//! A program with a host key that lies: it reaches only the bytes of files that it has opened.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Name, Sequence, SessionId, Slot};
 use ramlace_wire::chunk::{
@@ -19,7 +19,7 @@ const SLOT: Slot = Slot(0);
 const PAGE: usize = 4096;
 const BYTES: [u8; 4 * PAGE] = [b'.'; 4 * PAGE];
 
-/// A file of the owner's with this mode, whose bytes live with its inode.
+/// Creates an inline file of the owner's with this mode.
 async fn create(owner: &mut Client, number: u64, name: &str, mode: u16) -> InodeInfo {
     let layout =
         Layout { stripe_unit: 64 << 10, width: 1, base_slot: SLOT, stride: 1, copies: 1, created: Epoch(1) };
@@ -39,7 +39,7 @@ async fn create(owner: &mut Client, number: u64, name: &str, mode: u16) -> Inode
     opened.info
 }
 
-/// A file of the owner's that everybody may read and write, and whose bytes are in its lane.
+/// Creates a file of the owner's that all users may read and write, and whose bytes are in its lane.
 async fn make(owner: &mut Client, number: u64, name: &str) -> LaneTarget {
     let attributes = create(owner, number, name, 0o666).await.attributes;
     let (inode, generation) = (attributes.inode, attributes.generation);
@@ -55,12 +55,12 @@ async fn make(owner: &mut Client, number: u64, name: &str) -> LaneTarget {
     target
 }
 
-/// A file whose bytes live with its inode, and one whose bytes are in its lane; everybody may read and write them.
+/// Creates an inline file and one whose bytes are in its lane, which all users may read and write.
 pub async fn two_files(owner: &mut Client) -> (InodeId, LaneTarget) {
     (create(owner, 1, "small", 0o666).await.attributes.inode, make(owner, 2, "large").await)
 }
 
-/// The session of a machine; it names no user, and so has the rights of nobody.
+/// The session of a host; it names no user, and so has the rights of nobody.
 async fn host(owner: &Client, address: &str, session: u8) -> Client {
     let mut client = Client::connect(address, SessionId([session; 16]), SessionKind::Host).await;
     client.epoch = owner.epoch;
@@ -73,7 +73,7 @@ async fn open(client: &mut Client, sequence: u64, target: LaneTarget, read: bool
     opened.permit.expect("a host's open brings one")
 }
 
-/// Counts mutations; each answer is acknowledged by the next.
+/// Numbers its mutations; each acknowledges the answers before it.
 struct Liar<'a> {
     client: &'a mut Client,
     sequence: u64,
@@ -86,7 +86,7 @@ impl Liar<'_> {
         (R::KIND, self.client.change(sequence, 0, request).await.map(drop))
     }
 
-    /// Tries everything that there is about a lane.
+    /// Tries every request about a lane.
     async fn try_all(&mut self, target: LaneTarget) -> Vec<(Kind, Told<()>)> {
         let (offset, length, inode) = (0, PAGE as u64, target.lane.inode);
         let mut came = Vec::new();
@@ -130,7 +130,7 @@ impl Liar<'_> {
     }
 }
 
-/// What a permit alone decides.
+/// Whether the error is the one for a missing permit.
 fn says_not_opened(error: &Error, inode: InodeId) -> bool {
     error.kind() == ErrorKind::Denied
         && error.message().contains("has not opened")
@@ -142,9 +142,9 @@ fn refused(came: &[(Kind, Told<()>)], inode: InodeId) -> Vec<Kind> {
     came.iter().filter(|(_, told)| denied(told)).map(|(kind, _)| *kind).collect()
 }
 
-/// How much memory a file has is an attribute, which a path gives.
+/// The memory of a file is an attribute: the path to the file gives the right to it.
 fn all_but_counting() -> Vec<Kind> {
-    // What tells a home as well shows more than bytes.
+    // A message that also changes the home reveals more than bytes.
     let is_of_lane = |kind: &&Kind| kind.row().shows == Shows::Bytes || **kind == Kind::ExtendChunk;
     let lanes = Kind::ALL.iter().filter(is_of_lane);
     lanes.copied().filter(|kind| *kind != Kind::CountLane).collect()
@@ -162,7 +162,7 @@ fn a_host_that_lies_reaches_no_byte_of_a_file_that_it_has_not_opened() {
         let permit = open(&mut client, 1, mine, true, true).await;
         let its = open(&mut neighbour, 1, other, true, true).await;
         let mut liar = Liar { client: &mut client, sequence: 1 };
-        // Nothing to show, one for another file, one of another session, both halves the wrong way round, and one bit wrong.
+        // No permit, one for another file, one of another session, both halves swapped, and one bit wrong.
         let swapped = Permit { read: permit.write, write: permit.read };
         for (target, shown) in
             [(other, None), (other, Some(permit)), (other, Some(its)), (mine, Some(swapped))]
@@ -180,7 +180,7 @@ fn a_host_that_lies_reaches_no_byte_of_a_file_that_it_has_not_opened() {
         for target in [mine, other] {
             assert_eq!(owner.read(target, 0, BYTES.len() as u32).await.unwrap(), BYTES);
         }
-        // By the right one all of it goes, but for memory, which travels by Unix sockets alone.
+        // With the right one everything is allowed, except for memory, which is sent only over Unix sockets.
         let came = liar.try_all(LaneTarget { permit: Some(permit), ..mine }).await;
         let fails: Vec<Kind> = came.iter().filter(|(_, told)| told.is_err()).map(|(kind, _)| *kind).collect();
         assert_eq!(refused(&came, mine.lane.inode), [], "{came:?}");
@@ -213,7 +213,7 @@ fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothin
         let (denied, is_in) = (refused(&came, inode), |kinds: &[Kind], kind: &Kind| kinds.contains(kind));
         assert!(denied.iter().all(|kind| is_in(&WRITES, kind) || is_in(&BOTH, kind)), "{denied:?}");
         assert_eq!(denied.len(), WRITES.len() + BOTH.len(), "{denied:?}");
-        // Pages that programs shall store into are no reader's.
+        // A reader may not take memory for pages into which programs store.
         let taking = ReadChunk { target: reading, offset: 0, length: 8, keep: Keep::No, take: true };
         let owning = ReadChunk { keep: Keep::Own, take: false, ..taking };
         for request in [taking, owning] {
@@ -231,7 +231,7 @@ fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothin
             denied.iter().all(|kind| is_in(&READS, kind) || is_in(&BOTH, kind) || *kind == Kind::HandLane)
         );
         assert_eq!(denied.len(), READS.len() + BOTH.len() + 1, "{denied:?}");
-        // What a session has opened in two steps it has for both.
+        // A session that has opened the file twice, for one right each, has both.
         let permit = open(&mut writer, 100, file, true, false).await;
         writer.read(LaneTarget { permit: Some(permit), ..file }, 0, 8).await.unwrap();
         writer.write(101, 0, LaneTarget { permit: Some(permit), ..file }, 0, b"both").await.unwrap();
@@ -265,7 +265,8 @@ fn bytes_that_live_with_their_inode_are_as_closed_as_those_in_lanes() {
         for (_, told) in [liar.try_one(&write(closed)).await, liar.try_one(&count(closed)).await] {
             assert_eq!(told.unwrap_err().kind(), ErrorKind::Denied);
         }
-        // Who may write alone learns how many there are, and none of them: not by a change that changes nothing, either.
+        // A session that may only write learns the number of bytes, but none of the bytes: also not by a
+        // change that changes nothing.
         liar.try_one(&Open { inode, read: false, write: true, run: false }).await.1.unwrap();
         liar.try_one(&write(inode)).await.1.unwrap();
         for (_, told) in [liar.try_one(&read(inode, 8)).await, liar.try_one(&count(inode)).await] {
@@ -293,7 +294,7 @@ fn a_permit_outlives_its_server_and_not_its_session() {
         let allowed = LaneTarget { permit: Some(permit), ..file };
         let mut client = host(&owner, &server.address, 2).await;
         assert_eq!(client.read(allowed, 0, 8).await.unwrap(), BYTES[..8]);
-        // The same answer comes once more, and its permit is for what is open by now.
+        // The same answer is sent again, and its permit is for what is open by now.
         let inode = file.lane.inode;
         let again = client.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
         assert_eq!(again.permit, Some(permit));

@@ -20,20 +20,20 @@ use crate::server::Server;
 use crate::stop::{BugEndsProcess, told_by_supervisor};
 use crate::supervisor::{EXIT_HOPELESS, EXIT_REFUSED};
 
-/// Time for answers under way when the server stops.
+/// Time for replies under way when the server stops.
 const DRAIN: Duration = Duration::from_millis(50);
-/// A timer that fires so late was held up with the whole process.
+/// A timer that fires this late was held up together with the whole process.
 const LATE: Duration = Duration::from_secs(1);
-/// Pause after a failed accept, such as for want of descriptors.
+/// The pause after a failed accept, for example because descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Between two steps of a snapshot to which no records come.
+/// The pause between two steps of a snapshot while no records come.
 const SNAPSHOT_PAUSE: Duration = Duration::from_millis(50);
-/// Failed accepts are told once in so long.
+/// Failed accepts are logged at most once in this time.
 const ACCEPT_QUIET: Duration = Duration::from_secs(60);
 
 /// Runs the child until the server stops; returns its exit code.
 ///
-/// `config`: the JSON that the supervisor gave it.
+/// `config`: the JSON that the supervisor passed.
 #[must_use]
 pub fn run(config: &str) -> i32 {
     // The supervisor runs `/proc/self/exe`, after which people would see a process named "exe".
@@ -61,7 +61,7 @@ pub fn run(config: &str) -> i32 {
     }
 }
 
-/// Why the child ends, and the exit code that tells the supervisor what to do about it.
+/// Why the child ends, and the exit code that tells the supervisor what to do.
 struct Ending {
     error: Error,
     code: i32,
@@ -82,7 +82,7 @@ impl Ending {
 
 fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Ending> {
     let root = StoreRoot::from_inherited(config.store_fd, &config.store_arguments)?;
-    // Before there is a second thread, which would keep what this one gives up.
+    // Before there is a second thread, which would keep what this one drops.
     for lacking in sandbox::enter(&config.options.secret_file, root.descriptor()) {
         eprintln!("ramlace: the sandbox is not whole: {lacking}");
     }
@@ -100,18 +100,19 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async move {
         let server = Rc::new(Server::load(config, store)?);
-        // Before anybody can begin new ones: what one server hears comes in the order of its making.
+        // Before new deliveries can be made: another server gets them in the order in which they were made.
         server.resume_deliveries();
         if let Some(address) = server.config.options.metrics.clone() {
             let listener = match exposition::listen(&address).await {
-                // Whoever starts a pool hears of it; one that runs is worth more than its metrics.
+                // The process that starts a pool gets the error; for a server that restarts, to run is more
+                // important than its metrics.
                 Err(error) if server.config.restarts == 0 => return Err(error.into()),
                 listener => listener,
             };
             tokio::task::spawn_local(exposition::serve(server.clone(), address, listener));
         }
         for listener in listeners {
-            // Strangers are answered from the first moment; what needs the map gets Retry.
+            // Strangers are answered from the beginning; requests that need the map get Retry.
             let listener = listener.into_listener()?;
             tokio::task::spawn_local(accept_all(server.clone(), listener));
         }
@@ -136,14 +137,14 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
     })
 }
 
-/// Whoever reads what a server says may have gone; that must not end the server.
+/// The process that reads a server's output may end; that must not end the server.
 fn ignore_broken_pipes() {
     // SAFETY: ignoring a signal installs no handler; the process has one thread at this point.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// Connections and lanes need more descriptors than most systems allow at first. As many as this
-/// user may have are enough; fewer show as errors of single requests.
+/// Connections and lanes need more descriptors than most systems allow by default. Raises the limit as far as
+/// this user may; too few descriptors show as errors of single requests.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -160,14 +161,14 @@ impl Inherited {
 }
 
 fn inherit_listener(fd: i32) -> Result<Inherited> {
-    // SAFETY: the supervisor handed this descriptor to this process alone, for this use alone.
+    // SAFETY: the supervisor passed this descriptor to this process alone, for this use alone.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
         .map_err(|errno| Error::from_io(&errno.into(), "taking over a listening socket"))?;
     Ok(Inherited(fd))
 }
 
-/// Serves whoever connects.
+/// Accepts connections and serves them.
 pub async fn accept_all(server: Rc<Server>, mut listener: Listener) {
     let _bug = BugEndsProcess;
     let mut told: Option<Instant> = None;
@@ -176,7 +177,7 @@ pub async fn accept_all(server: Rc<Server>, mut listener: Listener) {
             Ok(incoming) if (server.counters.connections.get() as usize) < server.callers.most() => {
                 tokio::task::spawn_local(connection::serve(server.clone(), incoming));
             }
-            // One too many is closed at once: its client sees the end of the connection.
+            // One connection too many is closed at once: its client sees the end of the connection.
             Ok(incoming) => drop(incoming),
             Err(error) => {
                 let now = clock::instant();
@@ -190,7 +191,7 @@ pub async fn accept_all(server: Rc<Server>, mut listener: Listener) {
     }
 }
 
-/// Ends sessions that were not heard for too long. Sleeps while there is none.
+/// Ends sessions that have sent nothing for too long. Sleeps while there are no sessions.
 pub async fn end_silent_sessions(server: Rc<Server>) {
     let _bug = BugEndsProcess;
     loop {
@@ -202,13 +203,13 @@ pub async fn end_silent_sessions(server: Rc<Server>) {
         tokio::time::sleep_until(moment.into()).await;
         let now = clock::instant();
         if now.duration_since(moment) >= LATE {
-            // This process was the silent one: what sessions said meanwhile has yet to be read.
+            // This process itself was suspended: what sessions sent meanwhile still has to be read.
             server.durable.borrow_mut().sessions.heard_all(now);
         }
         let expired = server.durable.borrow().sessions.expired(now);
         for session in expired {
             match connection::end_session(&server, session) {
-                // Room may come back: the session ends then.
+                // There may be room later: the session ends then.
                 Err(error) if error.kind() == ErrorKind::NoSpace => tokio::time::sleep(LATE / 2).await,
                 Err(error) => crate::durable::fatal(&error),
                 Ok(()) => {}
@@ -217,8 +218,8 @@ pub async fn end_silent_sessions(server: Rc<Server>) {
     }
 }
 
-/// Writes a snapshot that is under way also where no records come any more, which would keep its memory and that of the
-/// logs. Sleeps while there is none.
+/// Continues a snapshot while no records come; otherwise it would keep its memory and that of the logs.
+/// Sleeps while there is no snapshot.
 pub async fn step_snapshots(server: Rc<Server>) {
     let _bug = BugEndsProcess;
     loop {
@@ -230,15 +231,15 @@ pub async fn step_snapshots(server: Rc<Server>) {
     }
 }
 
-/// Whom to tell that the server is ready; told once.
+/// The descriptor to which readiness is reported, once.
 struct Ready(Option<i32>);
 
 impl Ready {
     fn tell(&mut self, line: &str) {
         if let Some(fd) = self.0.take() {
-            // SAFETY: the supervisor handed this descriptor to this process, for this use alone.
+            // SAFETY: the supervisor passed this descriptor to this process, for this use alone.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            // Whoever started the server may have gone.
+            // The process that started the server may have ended.
             let _ = rustix::io::write(&fd, format!("{line}\n").as_bytes());
         }
     }

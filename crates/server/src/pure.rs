@@ -1,4 +1,5 @@
-//! What a server's child decides without a clock, a socket or a log, for the simulator (`tests/sim`): no part of what the crate promises.
+//! Decisions of a server's child that need no clock, socket or log, for the simulator (`tests/sim`): not part
+//! of the crate's interface.
 
 pub use crate::server::delegation_desk::DelegationDesk;
 pub use crate::sessions::{SessionRecord, Sessions};

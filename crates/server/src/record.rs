@@ -1,4 +1,5 @@
-//! The records of the operation log and of snapshots: what each is called on disk, whose it is, and its body.
+//! The records of the operation log and of snapshots: their kinds on disk, the place that each belongs to,
+//! and their bodies.
 //!
 //! [`crate::framing`] frames them. A new record takes the next number of its range in `KINDS` and a line in
 //! `record_golden.txt`.
@@ -12,17 +13,17 @@ use serde::de::DeserializeOwned;
 
 use crate::sessions::SessionRecord;
 
-/// Whose record it is. Each counts its own records.
+/// What a record belongs to. Each place counts its own records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// The server's: who is connected, and what holds for all slots.
+    /// The server: sessions, and what holds for all slots.
     Server,
     /// A slot's.
     Slot(Slot),
 }
 
 impl Place {
-    /// The server's number; slots have their own.
+    /// The number of the server as a place; slots have their own numbers.
     const SERVER: u32 = u32::MAX;
 
     /// The place's number on disk.
@@ -42,49 +43,53 @@ impl Place {
     }
 }
 
-/// Where in the history of a place something is: after so many of its records.
+/// A position in the history of a place: after this many of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
-    /// Whose history.
+    /// The place.
     pub place: Place,
-    /// Records so far.
+    /// The number of records so far.
     pub position: Position,
 }
 
-/// What a record may take of a store that is nearly full. Several together may take what the most urgent one may.
+/// How much of a nearly full store a record may take. Several records together may take what the most urgent
+/// one may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Half of the headroom is left alone.
+    /// All but half of the headroom.
     #[default]
     Ordinary,
-    /// The same, as long as a new snapshot instead of the log makes room.
+    /// The same, if compaction makes no room; then the rest of the headroom.
     AtLast,
-    /// All that is left: it frees memory or ends something.
+    /// Everything that is left: it frees memory or ends something.
     Urgent,
 }
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug)]
 pub enum Record {
     /// A session began.
     SessionOpened(SessionRecord),
-    /// A session ended. Records of the slots that know it follow, each with what the session has left there.
+    /// A session ended. Records of the slots that know it follow; each removes what the session has left
+    /// there.
     SessionEnded {
         /// Which.
         session: SessionId,
         /// When.
         now: Timestamp,
     },
-    /// Leases are given from now on, or those that were are over.
+    /// Leases are given from now on; or all that were given are over.
     GivesLeases(bool),
-    /// A session has got a lease on bytes: its kernel may have pages, and programs of a strict mount may have stored into them.
+    /// A session got a lease on bytes: its kernel may have pages, and programs of a strict mount may have
+    /// stored into them.
     SessionKeepsPages {
         /// Which.
         session: SessionId,
         /// It is of a strict mount.
         strict: bool,
     },
-    /// Pages that a session has yet to drop are about to change, or are dropped; or all that it may have from a life before is not known.
+    /// Pages that a session still has to drop are about to change, or were dropped; or it is not known what
+    /// it may have from before a restart.
     Pages(News),
     /// Something happened to a slot.
     Slot {
@@ -93,21 +98,22 @@ pub enum Record {
         /// What.
         change: SlotChange,
     },
-    /// In snapshots: a piece of a slot. Its pieces follow one another, and the position is that of the slot.
+    /// In snapshots: a piece of a slot. The pieces of a slot follow one another, and the position is the
+    /// slot's.
     SlotPiece {
         /// The slot.
         slot: Slot,
-        /// Nothing of the slot follows.
+        /// It is the slot's last piece.
         last: bool,
         /// A part of its value in postcard.
         bytes: Vec<u8>,
     },
 }
 
-/// The number of each kind of record on disk. A number that was taken once is never given to another kind.
+/// The number of each kind of record on disk. A number is never reused for another kind.
 ///
-/// 1 to 63 are the server's, 64 to 127 a slot's, from 128 on those of snapshots. Taken before: 128 (a slot's names),
-/// 129 (its lanes), 130 (a whole slot).
+/// 1 to 63 are the server's, 64 to 127 a slot's, from 128 on those of snapshots. Used before: 128 (a slot's
+/// names), 129 (its lanes), 130 (a whole slot).
 #[cfg(test)]
 pub const KINDS: [(u16, &str); 13] = [
     (SESSION_OPENED, "SessionOpened"),
@@ -149,7 +155,7 @@ impl Record {
         Record::Slot { slot, change: SlotChange::Lane(change) }
     }
 
-    /// What it does to the bytes of a lane before it is written.
+    /// The step on the bytes of a lane that is done before the record is written.
     pub fn frees(&self) -> Option<StoreStep> {
         match self {
             Record::Slot { change, .. } => change.frees(),
@@ -157,18 +163,19 @@ impl Record {
         }
     }
 
-    /// Whether it may use the last of the store.
+    /// How much of a nearly full store it may take.
     pub fn urgency(&self) -> Urgency {
         match self {
             Record::SessionEnded { .. } => Urgency::Urgent,
-            // Who cannot say of pages that they change can free none of them, either. But writes over old bytes make any number of them.
+            // Without this record pages cannot be changed, and so not freed either. But writes over old bytes
+            // make any number of these records, so they must not take everything.
             Record::Pages(News::Outdated { .. } | News::Worthless { .. }) => Urgency::AtLast,
             Record::Slot { change, .. } if change.is_urgent() => Urgency::Urgent,
             _ => Urgency::Ordinary,
         }
     }
 
-    /// Whose it is.
+    /// The place that it belongs to.
     pub fn place(&self) -> Place {
         match self {
             Record::SessionOpened(_)
@@ -199,7 +206,7 @@ impl Record {
         }
     }
 
-    /// Appends its body.
+    /// Appends its body to `into`.
     pub fn encode_body(&self, mut into: Vec<u8>) -> Vec<u8> {
         match self {
             Record::SessionOpened(session) => put(into, session),

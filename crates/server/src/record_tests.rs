@@ -1,11 +1,11 @@
 //! The bytes of every record are fixed: `record_golden.txt` holds them, and changes only on purpose.
 //!
-//! `RAMLACE_WRITE_GOLDEN=1 cargo test --release -p ramlace-server golden` writes it anew. Do so for a new record,
-//! whose lines are added; when other lines change, so must the version in [`LOG_MAGIC`].
+//! `RAMLACE_WRITE_GOLDEN=1 cargo test --release -p ramlace-server golden` writes it anew. Do so for a new
+//! record, whose lines are added; when other lines change, so must the version in [`LOG_MAGIC`].
 //!
-//! Each line has a record's bytes, and what they mean. The samples are drawn: the longest of some hundred values that
-//! come out of drawn bytes. So each command and each change of a lane has a line without being listed here, and
-//! a field that changes its place changes the words of its line.
+//! Each line has a record's bytes, and their meaning. The samples are random: each is the longest of some
+//! hundred values that are decoded from random bytes. So each command and each change of a lane has a line
+//! without being listed here, and a field that moves changes the text of its line.
 
 use std::fmt::{Debug, Write};
 
@@ -25,16 +25,16 @@ const WRITE: &str = "RAMLACE_WRITE_GOLDEN";
 const GOLDEN: &str = include_str!("record_golden.txt");
 const SLOT: Slot = Slot(0x0203);
 const POSITION: Position = Position(0x0102_0304_0506_0708);
-/// Values that are drawn for one sample.
+/// The number of values that are tried for one sample.
 const DRAWS: u64 = 3000;
 
-/// A value that begins with these bytes, and goes on with drawn ones: the longest of many, for it says most.
+/// A value decoded from these bytes and random ones after them: the longest of many, because it shows most.
 fn sample<T: DeserializeOwned + Debug>(begins: &[u8]) -> T {
     let (mut longest, mut best) = (0, None);
     for seed in 0..DRAWS {
         let mut dice = Dice(seed);
         let mut bytes = begins.to_vec();
-        // Small numbers: most lengths, options and variants are possible then.
+        // Small numbers: most lengths, options and variants are valid then.
         bytes.extend((0..300).map(|_| [0, 1, 1, 1, 2, 3][dice.roll(6) as usize]));
         if let Ok((value, rest)) = postcard::take_from_bytes::<T>(&bytes)
             && bytes.len() - rest.len() > longest
@@ -51,7 +51,7 @@ fn samples<T: DeserializeOwned + Debug>(numbers: &[(u32, &'static str)]) -> Vec<
     let begins = |number: u32, name| {
         let mut begins = vec![u8::try_from(number).unwrap()];
         if matches!(name, "SetXattr" | "RemoveXattr") {
-            // An inode, and a name that attributes may have.
+            // An inode, and a valid name of an attribute.
             begins.extend(*b"\x01\x06user.n");
         }
         begins
@@ -69,7 +69,7 @@ fn dropped(session: SessionId) -> News {
     News::Dropped { place, session, pages }
 }
 
-/// Every record that can stand in a log, by name.
+/// Every record that can be in a log, by name.
 fn records() -> Vec<(String, Record)> {
     let (slot, session, now) = (SLOT, SessionId([9; 16]), Timestamp { nanos: 1_700_000_000_000_000_001 });
     let mut all = vec![
@@ -109,7 +109,7 @@ fn records() -> Vec<(String, Record)> {
     all
 }
 
-/// A slot with a file that is open, a directory whose inode is asked of another slot, and some lanes.
+/// A slot with an open file, a directory whose inode is in another slot, and some lanes.
 fn lived_in() -> SlotValue {
     let (slot, session, now) = (Slot(0), SessionId([9; 16]), Timestamp { nanos: 1_700_000_000_000_000_001 });
     let mut value = SlotValue::new(slot);
@@ -193,7 +193,7 @@ fn every_record_comes_back_from_its_bytes_and_no_two_kinds_share_a_number() {
         if name == "SlotPiece" {
             continue;
         }
-        // A body that is longer, or shorter, than its record is none.
+        // A body that is longer, or shorter, than its record is refused.
         let body = record.encode_body(Vec::new());
         for body in [&body[..body.len() - 1], &[&body[..], &[0]].concat()] {
             assert!(Record::decode(record.kind(), record.place(), body).is_err(), "{name}");

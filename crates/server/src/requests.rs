@@ -1,5 +1,5 @@
-//! Families 0x03, 0x04 and 0x07: what clients and peers ask of slots. Questions are answered here; what clients change is
-//! [`crate::changes`], what servers deliver [`crate::deliveries`].
+//! Families 0x03, 0x04 and 0x07: requests of clients and peers to slots. Queries are answered here; clients'
+//! changes are in [`crate::changes`], servers' deliveries in [`crate::deliveries`].
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::gate::Call;
 use crate::identity::{Identity, body_behind_way};
 use crate::server::{Outcome, Server};
 
-/// A message of a peer, if some state of a pool makes it true.
+/// A peer's message, if it is possible in some state of a pool.
 pub fn possible<R: Request>(request: R) -> Result<R> {
     if request.is_possible() {
         return Ok(request);
@@ -31,7 +31,7 @@ fn possible_body<R: Request>(body: &[u8]) -> Result<R> {
 }
 
 impl Server {
-    /// Does what a request asks of a slot; the answer's body comes back.
+    /// Serves a request to a slot; returns the body of the answer.
     pub async fn serve_slot(
         self: &Rc<Self>,
         call: &Call,
@@ -70,14 +70,14 @@ impl Server {
         }
     }
 
-    /// The map, where this server has the slot and is ready to answer of it.
+    /// The map, if this server has the slot and may answer for it.
     pub async fn admit(self: &Rc<Self>, call: &Call, slot: Slot) -> Outcome<Rc<ClusterMap>> {
         let map = self.admit_slot(call, slot).await?;
         self.notice_lost_slots()?;
         Ok(map)
     }
 
-    /// A question that its slot answers by itself.
+    /// A query that its slot answers by itself.
     async fn answer<Q: Query>(
         self: &Rc<Self>,
         call: &Call,
@@ -97,7 +97,7 @@ impl Server {
     ) -> Outcome<Q::Reply> {
         let slot = query.slot(call.slot);
         self.admit(call, slot).await?;
-        // What the session of a host has open gives no right to those for whom it asks.
+        // What a host's session has open gives no right to the users for whom it asks.
         let session = if identity.on_behalf { SessionId::NONE } else { call.session };
         Ok(self.query(AskedBy { who: &identity.who, session }, slot, query)?)
     }
@@ -115,7 +115,7 @@ impl Server {
         Ok(encode_body(&answer))
     }
 
-    /// What this server's partitions of a directory say together.
+    /// The sum over this server's partitions of a directory.
     async fn get_partitions(
         self: &Rc<Self>,
         call: &Call,
@@ -149,8 +149,8 @@ impl Server {
         Ok(self.accept(delivery).await?.encode())
     }
 
-    /// Attributes of those inodes that live here; a server that does not hold one, or for which
-    /// it is gone, says so of that one alone.
+    /// Attributes of those inodes that live here. An inode that is gone, or that this server does not have,
+    /// is an error of that inode alone.
     pub async fn attributes_of_many(
         self: &Rc<Self>,
         header: &Call,
@@ -167,7 +167,7 @@ impl Server {
             let is_here = self.admit_slot(header, inode.slot()).await.is_ok();
             attributes.push(
                 match is_here.then(|| self.query(who, inode.slot(), &names::GetAttributes { inode })) {
-                    // Of a spread directory this is not all.
+                    // For a spread directory this is not everything.
                     Some(Ok(info)) if info.partitions.is_empty() => Some(info.attributes),
                     _ => None,
                 },

@@ -1,8 +1,9 @@
 //! Family 0x02: many runs of a lane's bytes in one request.
 //!
-//! They pass through a buffer, and are read or changed in one step: others see all of them as they were, or all as they are.
-//! What is asked of strict mounts, and which write-backs are stopped, goes by all bytes from the first to the last; what is
-//! recalled from other mounts, told to who waits for changes, and found again after a loss, goes by the runs themselves.
+//! They pass through a buffer, and are read or changed in one step: others see all of them as before, or all
+//! as after. Claims against strict mounts, and which write-backs are stopped, follow from the whole range
+//! from the first byte to the last. Recalls from other mounts, reports to those who wait for changes, and
+//! recovery after a loss follow from the runs themselves.
 
 use std::rc::Rc;
 
@@ -19,7 +20,8 @@ use crate::lane_life::Purpose;
 use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Server};
 
-/// Changes that are told one by one to who waits for them; of more, what lies between them is told as well.
+/// Up to this many changes are reported one by one to those who wait for changes; if there are more, the gaps
+/// between them are reported as changed too.
 const TOLD_ONE_BY_ONE_MAX: usize = 16;
 
 impl Server {
@@ -53,7 +55,7 @@ impl Server {
         Ok(Answer::Staged(body, bytes))
     }
 
-    /// Takes the data of a write of many runs. The errors are those of [`Server::write_chunk`].
+    /// Receives the data of a write of many runs. The errors are those of [`Server::write_chunk`].
     pub async fn write_runs(
         self: &Rc<Self>,
         connection: &mut Connection,
@@ -84,10 +86,10 @@ impl Server {
         self.data.room_for_bases(None).await;
         let _claiming = self.claim_change(header, place, hull, WriteOrigin::Program).await?;
         if !self.prepare_write(header, target, &joined, writer).await? {
-            // Done before: whoever had pages of it then may have them still.
+            // Done before: clients that had pages of it then may still have them.
             return Ok(self.before_changes(Some(header), header.session, lane, &joined, Change::Stored)?);
         }
-        // From here on nothing else happens. The memory of all of it, or nothing is changed.
+        // From here on nothing else runs. The memory of all of it is allocated, or nothing is changed.
         {
             let mut store = self.store.borrow_mut();
             let promise = ensure_lane(&mut store, lane).and_then(|()| store.prepare_writes(lane, &joined));
@@ -100,7 +102,7 @@ impl Server {
         self.finish_runs(target, &joined, writer)
     }
 
-    /// Logs a write whose bytes are in their place.
+    /// Logs a write whose bytes are in place.
     fn finish_runs(self: &Rc<Self>, target: &LaneTarget, runs: &[ByteRange], writer: Writer) -> Outcome<()> {
         self.check_session(writer.0)?;
         let change = self.lanes(target.slot, |lanes, _| lanes.finish_runs(target, runs, writer))?;

@@ -1,11 +1,14 @@
-//! What a server's child, and the daemon of a mount, can ask of the kernel once they serve: the system calls of their work, the
-//! files that they have to do with, and of root's capabilities none over other processes, devices and the network.
+//! Restricts what a server's child, and the daemon of a mount, can do while they serve: to the system calls
+//! of their work, to the files that they need, and without root's capabilities over other processes, devices
+//! and the network.
 //!
-//! Whoever takes over its process by a bug has these alone: no other program, no look into other processes, no file of its
-//! user but the pool's own. What is not on the lists is an error (`EPERM`), and no death: where a list has forgotten something
-//! that some system needs, one request fails and the bytes stay, and whoever tries gets no further either way.
+//! An attacker who takes over the process by a bug has only these: no other program, no access to other
+//! processes, and no file of its user except the pool's own. What is not on the lists is an error (`EPERM`)
+//! and does not end the process: if a list lacks something that some system needs, one request fails and the
+//! bytes stay, and an attacker gets no further either way.
 //!
-//! `RAMLACE_SANDBOX=off` leaves it out; `ramlace doctor` says what the machine has, a server's log what it lacks.
+//! `RAMLACE_SANDBOX=off` disables it; `ramlace doctor` says what the machine supports, a server's log what it
+//! lacks.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -23,10 +26,10 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// Switches it off.
+/// The variable that disables it.
 const SWITCH: &str = "RAMLACE_SANDBOX";
-/// What a server may read beside its pool's files: how the machine is set up, and what names of machines are looked up by. Of devices
-/// none that is a disk or memory of the machine.
+/// What a server may read besides its pool's files: the machine's configuration, and what is needed to look
+/// up host names. Among devices, no disk and no memory of the machine.
 const READABLE: [&str; 12] = [
     "/etc",
     "/usr",
@@ -41,8 +44,8 @@ const READABLE: [&str; 12] = [
     "/dev/random",
     "/dev/urandom",
 ];
-/// What root's processes give up: addresses and routes, memory and ports of the machine, modules, its clock, device
-/// files, and the memory of other processes.
+/// The capabilities that root's processes drop: addresses and routes, memory and ports of the machine,
+/// modules, its clock, device files, and the memory of other processes.
 const GIVEN_UP: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::SYS_RAWIO)
@@ -51,10 +54,11 @@ const GIVEN_UP: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::SYS_TIME)
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::MKNOD);
-/// The newest rules of Landlock that are asked for; a kernel that knows fewer keeps those that it knows.
+/// The newest version of Landlock rules that is requested; an older kernel enforces those that it knows.
 const LANDLOCK: ABI = ABI::V5;
 
-/// Gives up what a server that serves does not need. Before the process has a second thread. Returns what could not be given up.
+/// Drops everything that a serving server does not need. To be called before the process has a second thread.
+/// Returns what could not be dropped.
 pub fn enter(secret_file: &Path, store: BorrowedFd<'_>) -> Vec<String> {
     if is_off() {
         return vec![format!("{SWITCH}=off: no sandbox")];
@@ -64,7 +68,7 @@ pub fn enter(secret_file: &Path, store: BorrowedFd<'_>) -> Vec<String> {
     give_up_all_but(&own, store)
 }
 
-/// What the daemon of a mount keeps of files.
+/// The files that the daemon of a mount keeps access to.
 #[derive(Clone, Debug, Default)]
 pub struct MountFiles {
     /// Directories of its own.
@@ -73,15 +77,16 @@ pub struct MountFiles {
     pub readable: Vec<PathBuf>,
 }
 
-/// Gives up what the daemon of a mount does not need; without `files`, of system calls alone. Before the process has
-/// a second thread, and behind its porter. Returns what could not be given up, though the machine has it.
+/// Drops everything that the daemon of a mount does not need; without `files`, only system calls. To be
+/// called before the process has a second thread, and after its porter was started. Returns what could not be
+/// dropped although the machine supports it.
 #[must_use]
 pub fn enter_mount(files: Option<MountFiles>) -> Vec<String> {
     if is_off() {
         return Vec::new();
     }
     let files = files.filter(|_| landlock_version() > 0).map(|MountFiles { mut own, readable }| {
-        // Each thread of it may open the device once more, and root sets how far the kernel reads ahead.
+        // Each of its threads may open the device once more, and root sets how far the kernel reads ahead.
         own.extend(["/dev/fuse", "/sys/devices/virtual/bdi"].map(PathBuf::from));
         keep_to_files(&own, &readable, None)
     });
@@ -101,15 +106,16 @@ fn lacking(kept: impl Iterator<Item = Result<()>>) -> Vec<String> {
     kept.filter_map(|kept| kept.err().map(|error| error.message().to_owned())).collect()
 }
 
-/// The kernel's version of Landlock; less than 1: it has none.
+/// The kernel's version of Landlock; less than 1: there is none.
 #[must_use]
 pub fn landlock_version() -> i64 {
     const VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag and no attributes the kernel looks at no memory, and tells its version.
+    // SAFETY: with this flag and no attributes the kernel reads no memory, and returns its version.
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, VERSION) }
 }
 
-/// Leaves these directories and devices, the store, and for reading those of the machine and some more.
+/// Restricts file access to these directories and devices, the store, and for reading those of the machine
+/// and some more.
 fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd<'_>>) -> Result<()> {
     let refuse =
         |error: &dyn std::fmt::Display| Error::new(ErrorKind::Unsupported, format!("no Landlock: {error}"));
@@ -120,7 +126,7 @@ fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd
         if let Some(store) = store {
             rules = rules.add_rule(PathBeneath::new(store, all & !AccessFs::Execute))?;
         }
-        // What is not there needs no rule.
+        // A path that does not exist needs no rule.
         for path in own {
             let Ok(place) = PathFd::new(path) else { continue };
             let rights = if path.is_dir() { all } else { AccessFs::from_file(LANDLOCK) };
@@ -132,7 +138,7 @@ fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd
             let rights = if path.is_dir() { reading } else { AccessFs::ReadFile.into() };
             rules = rules.add_rule(PathBeneath::new(place, rights))?;
         }
-        // What a bug says of where it happened is in the program itself.
+        // The backtrace of a bug is read from the program itself.
         if let Some(program) = std::env::current_exe().ok().and_then(|path| PathFd::new(path).ok()) {
             rules = rules.add_rule(PathBeneath::new(program, AccessFs::ReadFile))?;
         }
@@ -148,7 +154,7 @@ fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd
     }
 }
 
-/// No program that this process might start has them either: it starts none, and none gives rights (`no_new_privs`).
+/// A program that this process might start gets none of them either: `no_new_privs` is set.
 fn give_up_capabilities() -> Result<()> {
     let less = |had: CapabilitySets| CapabilitySets {
         effective: had.effective - GIVEN_UP,
@@ -160,7 +166,7 @@ fn give_up_capabilities() -> Result<()> {
         .map_err(|errno| Error::from_io(&errno.into(), "giving up capabilities"))
 }
 
-/// Where the server's log is a file, which is begun anew when it is long: the directory of that.
+/// The directory of the server's log, if that is a file: a new log is made there when it is long.
 fn directory_of_log() -> Option<PathBuf> {
     let path = rustix::fs::readlink("/proc/self/fd/2", Vec::new()).ok()?;
     let path = Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()));
@@ -172,18 +178,19 @@ fn no_seccomp(error: &dyn std::fmt::Display) -> Error {
     Error::new(ErrorKind::Unsupported, format!("no seccomp: {error}"))
 }
 
-/// Leaves these calls.
+/// Restricts the process to these system calls.
 fn keep_to_calls(calls: Rules) -> Result<()> {
     let refuse = |error: &dyn std::fmt::Display| no_seccomp(error);
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| refuse(&error))?;
     for (rules, otherwise, matched) in [
-        // Its flags lie in memory, which no filter sees: the C library then makes threads by the older call.
+        // Its flags lie in memory, which no filter can read: the C library then creates threads by the older
+        // call.
         (
             BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
             SeccompAction::Allow,
             SeccompAction::Errno(libc::ENOSYS as u32),
         ),
-        // Last, for it allows no further filter.
+        // Last, because it does not allow further filters.
         (calls, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow),
     ] {
         let filter =
@@ -205,7 +212,7 @@ fn one_of(argument: u8, values: &[i64]) -> std::result::Result<Vec<SeccompRule>,
     values.iter().map(rule).collect()
 }
 
-/// Machines, this one and its names; no packets as they are on the wire.
+/// Sockets of the network and of this machine; no raw packets.
 fn sockets() -> std::result::Result<Vec<SeccompRule>, seccompiler::BackendError> {
     const TYPE: u64 = 0xf;
     let is = |family: libc::c_int, kind: libc::c_int| -> std::result::Result<_, seccompiler::BackendError> {
@@ -220,14 +227,14 @@ fn sockets() -> std::result::Result<Vec<SeccompRule>, seccompiler::BackendError>
             rules.push(SeccompRule::new(is(family, kind)?)?);
         }
     }
-    // Which addresses this machine has, as the C library asks before it looks for a name.
+    // The addresses of this machine, for which the C library asks before it looks up a name.
     let mut addresses = is(libc::AF_NETLINK, libc::SOCK_RAW)?;
     addresses.push(Condition::new(2, Length::Dword, Operation::Eq, libc::NETLINK_ROUTE as u64)?);
     rules.push(SeccompRule::new(addresses)?);
     Ok(rules)
 }
 
-/// What makes a thread of another namespace.
+/// The flags that put a thread into another namespace.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -235,7 +242,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
-/// What is asked of descriptors: nothing by which one sends signals.
+/// Commands of `fcntl`, without those that send signals.
 const OF_DESCRIPTORS: [libc::c_int; 13] = [
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -251,24 +258,25 @@ const OF_DESCRIPTORS: [libc::c_int; 13] = [
     libc::F_GETPIPE_SZ,
     libc::F_SETPIPE_SZ,
 ];
-/// Names of threads and of memory, as people see them.
+/// Names of threads and of memory, for people.
 const NAMES: [libc::c_int; 3] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
-/// Whether a descriptor waits, and how much there is: nothing of devices and terminals but what kind of one it is, or its number.
+/// Whether a descriptor is ready, and how much data there is; of devices and terminals only their kind or
+/// number.
 const ASKED: [libc::Ioctl; 6] =
     [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS, libc::TIOCGWINSZ, SIOCGIFINDEX];
-/// The number of a network's device, which addresses such as `fe80::1%eth0` name (`linux/sockios.h`).
+/// The number of a network interface, which addresses such as `fe80::1%eth0` name (`linux/sockios.h`).
 const SIOCGIFINDEX: libc::Ioctl = 0x8933;
-/// A thread whose allocations wait for no write-back (`linux/prctl.h`).
+/// Lets a thread's allocations not wait for write-back (`linux/prctl.h`).
 const IO_FLUSHER: libc::c_int = 57;
-/// Another descriptor of a mount's connection, and files that the kernel has itself (`linux/fuse.h`).
+/// Another descriptor of a mount's connection, and passthrough of files (`linux/fuse.h`).
 const FUSE: [u32; 3] = [0x8004_e500, 0x4010_e501, 0x4004_e502];
 
-/// The calls of a server's work.
+/// The system calls of a server's work.
 fn allowed() -> Result<Rules> {
     rules_of_work(&NAMES, &[]).map_err(|error| no_seccomp(&error))
 }
 
-/// Those of a mount's daemon: the same, and what is asked of the device.
+/// Those of a mount's daemon: the same, and the commands of the FUSE device.
 fn allowed_to_mounts() -> Result<Rules> {
     let names: Vec<libc::c_int> = NAMES.into_iter().chain([IO_FLUSHER]).collect();
     rules_of_work(&names, &FUSE).map_err(|error| no_seccomp(&error))
@@ -293,8 +301,8 @@ fn rules_of_work(
     let (thread, looked_at) = (libc::CLONE_THREAD as u64, (libc::CLONE_THREAD | NAMESPACES) as u64);
     let is_thread = Condition::new(0, Length::Dword, Operation::MaskedEq(looked_at), thread)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
-    // Bytes of a sealed frame go into a lane's memory by a call, and into no other process. An abort is a signal to a
-    // thread of this one; limits are its own.
+    // Decrypted bytes are copied into a lane's memory by a system call, which may reach no other process. An
+    // abort is a signal to a thread of this process; limits are those of this process.
     let itself = i64::from(rustix::process::getpid().as_raw_pid());
     for call in [libc::SYS_process_vm_writev, libc::SYS_process_vm_readv, libc::SYS_tgkill] {
         rules.insert(call, one_of(0, &[itself])?);
@@ -413,9 +421,9 @@ const WAITING: &[i64] = &[
     libc::SYS_restart_syscall,
 ];
 
-/// What every process does with itself.
+/// What every process does to itself.
 const ITSELF: &[i64] = &[
-    // As far as this filter goes; the other one sends whoever makes threads to the older call.
+    // This filter allows it; the other one makes it fail, so that the older call is used.
     libc::SYS_clone3,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -444,7 +452,7 @@ const ITSELF: &[i64] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// Calls that newer machines have no more, and C libraries of this one still make.
+/// System calls that newer machines no longer have, and C libraries of this one still make.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[i64] = &[
     libc::SYS_open,
@@ -469,7 +477,7 @@ mod tests {
 
     use super::*;
 
-    /// What a thread comes to that has given everything up; others of the test's process have not.
+    /// Runs `work` in a thread that has dropped everything; other threads of the test's process have not.
     fn within<T: Send + 'static>(own: &Path, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (own, store) = ([own.to_owned()], std::fs::File::open(own).unwrap());
         let thread = std::thread::spawn(move || {
@@ -538,7 +546,7 @@ mod tests {
                         libc::SOCK_RAW,
                         libc::NETLINK_KOBJECT_UEVENT,
                     )),
-                    // Without the memory that it would share it would be invalid.
+                    // Without the memory that it is to share it would be invalid.
                     result(libc::syscall(
                         libc::SYS_clone,
                         libc::CLONE_THREAD | libc::CLONE_NEWNET,
@@ -642,7 +650,7 @@ mod tests {
             // Where disks and memory of the machine are.
             assert!(denied(std::fs::read_dir("/dev").unwrap_err()));
             assert!(denied(std::fs::File::open("/dev/full").unwrap_err()));
-            // A server has threads, and asks for names.
+            // A server has threads, and looks up names.
             assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
             std::net::ToSocketAddrs::to_socket_addrs("localhost:1").unwrap();
             std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,5 +1,5 @@
-//! What a server holds. The files of this folder are its parts; none of them knows what requests ask. How the state
-//! changes is in [`crate::commit`].
+//! What a server holds. The files of this folder are its parts; none of them knows about requests.
+//! [`crate::commit`] describes how the state changes.
 //!
 //! Everything runs on one thread: state is in cells that are never borrowed across an await.
 
@@ -51,7 +51,7 @@ use crate::server::lane_desk::LaneDesk;
 use crate::server::lease_desk::LeaseDesk;
 use crate::server::spreading::Spreading;
 
-/// A request that cannot be done: why, and with Moved the newer map.
+/// Why a request cannot be done; for Moved, with the newer map.
 #[derive(Debug)]
 pub struct Refusal {
     /// Why.
@@ -60,11 +60,11 @@ pub struct Refusal {
     pub map: Option<Rc<ClusterMap>>,
 }
 
-/// What becomes of a request.
+/// The result of a request.
 pub type Outcome<T> = std::result::Result<T, Refusal>;
 
 impl Refusal {
-    /// The slot is somebody else's.
+    /// Another server has the slot.
     pub fn moved(message: String, map: Rc<ClusterMap>) -> Refusal {
         Refusal { error: Error::new(ErrorKind::Redirect(Redirect::Moved), message), map: Some(map) }
     }
@@ -82,7 +82,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// What a server has done since it started.
+/// The counters of a server since it started.
 #[derive(Default)]
 pub struct Counters {
     read_bytes: Cell<u64>,
@@ -111,7 +111,7 @@ impl Counters {
 
 /// One server.
 pub struct Server {
-    /// What it was told.
+    /// Its options.
     pub config: ChildConfig,
     /// Its number.
     pub me: ServerId,
@@ -119,13 +119,13 @@ pub struct Server {
     pub host: HostId,
     /// The pool.
     pub pool: PoolId,
-    /// The user whose pool this is: the one whose process this is.
+    /// The owner of the pool: the user of this process.
     pub owner: Credentials,
-    /// Whom it lets in.
+    /// The keys that it accepts.
     pub keys: KeyDesk,
-    /// Who is connected.
+    /// The connected clients.
     pub callers: Rc<Callers>,
-    /// Who has not proved anything yet.
+    /// Connections that have not proved a key yet.
     pub newcomers: Newcomers,
     /// The other servers.
     pub peers: Peers,
@@ -135,35 +135,35 @@ pub struct Server {
     pub durable: RefCell<Durable>,
     /// The map.
     pub membership: Membership,
-    /// What slots owe each other.
+    /// The slots' pending deliveries.
     pub deliveries: Deliveries,
-    /// Directories that it spreads over slots.
+    /// Attempts to spread directories.
     pub spreading: Spreading,
-    /// What sessions wait to hear.
+    /// Events that are not sent to their sessions yet.
     pub events: EventQueues,
-    /// Writes under way in lanes, and who waits for changes of their bytes.
+    /// Writes under way in lanes, and waits for changes of their bytes.
     pub lane_desk: LaneDesk,
-    /// What mounts may believe without asking.
+    /// Leases on names and attributes.
     pub leases: LeaseDesk,
-    /// Whose kernels have pages of which bytes.
+    /// Leases on bytes.
     pub data: DataDesk,
-    /// Slots that are delegated.
+    /// Delegations of slots.
     pub delegations: DelegationDesk,
-    /// Held while a cycle of waits is looked for.
+    /// Held while a cycle of waits is searched for.
     pub deadlocks: tokio::sync::Mutex<KnownWaits>,
-    /// What it has done.
+    /// Its counters.
     pub counters: Counters,
-    /// The same, message by message and session by session.
+    /// The counters by message and by session.
     pub counts: Counts,
-    /// Told when the server shall end.
+    /// Notified when the server shall end.
     pub stopping: Notify,
-    /// Told when a session begins, so that its silence is noticed.
+    /// Notified when a session begins, so that its expiry is watched.
     pub session_began: Notify,
-    /// Told when a snapshot is under way.
+    /// Notified when a snapshot is under way.
     pub snapshot_began: Notify,
-    /// Who waits for answers that depend on other slots.
+    /// Requests that wait for answers that depend on other slots.
     pub waiting: RefCell<HashMap<Token, oneshot::Sender<Result<Reply>>>>,
-    /// The map whose lost slots were noticed last.
+    /// The epoch of the last map whose lost slots were handled.
     pub noticed: Cell<Epoch>,
     started: Instant,
 }
@@ -229,8 +229,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Refuses what a session asked for whose end came while the request waited: its traces are
-    /// gone from the slots, and nobody would remove new ones.
+    /// Refuses a request whose session ended while it waited: the session's traces are gone from the slots,
+    /// and nothing would remove new ones.
     pub fn check_session(&self, session: SessionId) -> Result<()> {
         if self.durable.borrow().sessions.contains(session) {
             return Ok(());
@@ -238,7 +238,7 @@ impl Server {
         Err(session_over())
     }
 
-    /// Tells every request of a session that waits for an answer that there will be none.
+    /// Tells every waiting request of a session that there will be no answer.
     pub fn session_ended(&self, session: SessionId) {
         self.callers.end_session(session);
         self.counts.forget(session);
@@ -251,7 +251,7 @@ impl Server {
         self.waiting.borrow_mut().retain(|token, sender| {
             let stays = token.session != session && !sender.is_closed();
             if !stays {
-                // Sending takes the sender itself; this place in the table goes with it.
+                // Sending consumes the sender; its entry in the table goes as well.
                 let _ = std::mem::replace(sender, oneshot::channel().0).send(Err(session_over()));
             }
             stays
@@ -263,7 +263,7 @@ impl Server {
         self.durable.borrow().names(slot).is_some_and(|names| names.has_met(token))
     }
 
-    /// Asks a slot something.
+    /// Queries a slot.
     pub fn query<'a, Q: Query>(
         self: &Rc<Self>,
         by: impl Into<AskedBy<'a>>,
@@ -275,7 +275,7 @@ impl Server {
         durable.names(slot).expect("the slot was made sure of").query(by, query)
     }
 
-    /// Asks this server's own slot about a file.
+    /// Queries this server's own slot about a file.
     pub fn query_inode(self: &Rc<Self>, request: QueryInode) -> Outcome<InodeAnswer> {
         Ok(self.query(&self.owner, request.inode.slot(), &request)?)
     }
@@ -289,7 +289,7 @@ impl Server {
         connection.queue_reply(reply, &encode_body(&body), &[]);
     }
 
-    /// What this server holds and does.
+    /// The status of this server.
     pub fn status(&self) -> ServerStatus {
         let usage = self.store.borrow().usage();
         let durable = self.durable.borrow();
@@ -331,7 +331,7 @@ fn session_over() -> Error {
     Error::new(ErrorKind::Stale, "the session has ended while this request was under way")
 }
 
-/// The kernel's boot id: the same for every process of this machine, until it restarts.
+/// The kernel's boot id: the same for every process of this machine, until the machine restarts.
 fn host_id() -> Result<HostId> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = std::fs::read_to_string(path).map_err(|error| Error::from_io(&error, path))?;

@@ -1,4 +1,4 @@
-//! Whole servers, driven through their sockets: what late, repeated and wrong requests come to.
+//! Whole servers, driven through their sockets: the results of late, repeated and wrong requests.
 
 use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits,
@@ -93,7 +93,7 @@ fn an_extension_goes_with_the_bytes_and_comes_again_with_them() {
             outstanding: 0,
         };
         let told = |size| Some(SizeInfo { size, generation: Generation::FIRST });
-        // The file goes to its lanes for them.
+        // The file is promoted to its lanes for this.
         for again in [false, true] {
             let extended = client.extend_chunk(2, &extend(0, 5, 3), b"first").await.unwrap();
             assert_eq!(extended.size, told(5), "again: {again}");
@@ -104,13 +104,13 @@ fn an_extension_goes_with_the_bytes_and_comes_again_with_them() {
             let refused = client.extend_chunk(9, &request, b"none").await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
         }
-        // What the home refuses is not told, and the bytes are there.
+        // What the home refuses is not reported, and the bytes are there.
         let request = ExtendChunk { write: write(5), size: u64::MAX, ..extend(5, 9, 5) };
         assert_eq!(client.extend_chunk(4, &request, b"here").await.unwrap().size, None);
         assert_eq!(client.size_of(inode).await, 5);
         assert_eq!(client.read(target, 0, 9).await.unwrap(), b"firsthere");
         assert_eq!(client.extend_chunk(6, &extend(9, 13, 7), b"last").await.unwrap().size, told(13));
-        // The next life has both, and does neither again.
+        // After a restart both are there, and neither is done again.
         server.kill();
         server.revive();
         let mut client = Client::connect(&server.address, SessionId([1; 16]), SessionKind::User).await;
@@ -210,7 +210,7 @@ fn runs_are_written_whole_and_once_and_their_gaps_stay() {
         client.write_runs(3, target, rows(1, 2, 3, 5), b"aabbcc").await.unwrap();
         assert_eq!(client.read(target, 0, 16).await.unwrap(), b".aa...bb...cc...");
         client.write(4, 1, target, 6, b"newer").await.unwrap();
-        // Said again, also to the server's next life: it is answered, and not done again.
+        // Repeated, also after a restart of the server: it is answered, and not done again.
         for _ in 0..3 {
             client.write_runs(3, target, rows(1, 2, 3, 5), b"aabbcc").await.unwrap();
             server.kill();
@@ -219,7 +219,7 @@ fn runs_are_written_whole_and_once_and_their_gaps_stay() {
         }
         assert_eq!(client.read(target, 0, 16).await.unwrap(), b".aa...newercc...");
         assert_eq!(client.read_runs(target, rows(1, 1, 4, 5)).await.unwrap(), b"anc\0");
-        // Without a number, with other bytes than the runs have, or of another generation.
+        // Without a number, with more bytes than the runs have, or of another generation.
         let wrong = client.write_runs(0, target, rows(0, 1, 2, 2), b"xx").await;
         assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Invalid);
         let wrong = client.write_runs(7, target, rows(0, 1, 2, 2), b"xxx").await;
@@ -246,7 +246,7 @@ fn runs_that_do_not_fit_leave_everything_as_it_was() {
         let most = AllocateLane { target, offset: 1 << 40, length, keep_size: false };
         client.change(5, 3, &most).await.unwrap();
         let used = client.ask(&GetServerStatus {}).await.unwrap().used_bytes;
-        // Each run is in pages of its own, and takes huge pages or single ones.
+        // Each run is in pages of its own, huge or small ones.
         let many = rows(0, 1, 4096, 1 << 20);
         let refused = client.write_runs(6, target, many, &[7; 4096]).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
@@ -299,7 +299,7 @@ fn a_late_attempt_does_not_overwrite_newer_bytes() {
             if retried {
                 client.write(sequence, 0, target, 0, &vec![1; length]).await.unwrap();
             }
-            // The number before it waits no more: it was answered, or given up.
+            // The number before it waits no more: it was answered, or abandoned.
             client.write(sequence + 1, 0, target, 0, &vec![2; length]).await.unwrap();
             gate.let_pass(usize::MAX);
             let late = slow.answer::<()>().await.unwrap_err();
@@ -337,7 +337,7 @@ fn what_a_session_left_under_way_ends_with_it() {
         client.ask(&CloseSession {}).await.unwrap();
         gate.let_pass(usize::MAX);
         assert_eq!(slow.answer::<()>().await.unwrap_err().kind(), ErrorKind::Stale);
-        // The connection that told its end goes with it.
+        // The connection on which the session was ended is closed with it.
         assert_eq!(client.ask(&GetServerStatus {}).await.unwrap_err().kind(), ErrorKind::HostDown);
     });
 }
@@ -366,7 +366,7 @@ fn a_repeated_change_of_a_cell_counts_once() {
                 let told = client.change(sequence + 1, 1, &at_home(7)).await.unwrap();
                 assert_eq!(told.cell, CellChanged { before, changed: true }, "attempt {life}");
                 if life == 0 {
-                    // Another's change, which the first answer does not know of.
+                    // Another client's change, which the first answer does not include.
                     let mut other = Client::user(&server.address, 2).await;
                     other.change(sequence, 0, &in_lane(100)).await.unwrap();
                     other.change(sequence + 1, 1, &at_home(100)).await.unwrap();
@@ -383,7 +383,7 @@ fn a_repeated_change_of_a_cell_counts_once() {
     });
 }
 
-/// One file of one lane and what it must hold.
+/// One file of one lane and its expected content.
 struct Storm {
     server: TestServer,
     dice: Dice,
@@ -416,7 +416,7 @@ impl Storm {
         if self.dice.roll(3) == 0 {
             self.begin_and_leave(sequence, offset, &data).await;
         }
-        // Twice sometimes: the second is answered and not done again.
+        // Sometimes twice: the second is answered and not done again.
         for _ in 0..1 + self.dice.roll(2) {
             self.client().await.write(sequence, 0, target, offset, &data).await.unwrap();
         }
@@ -431,7 +431,7 @@ impl Storm {
         self.client().await.change(sequence, 0, &extend).await.unwrap();
     }
 
-    /// Many runs in one request, and what lies between them stays.
+    /// Writes many runs in one request; what lies between them must stay.
     async fn write_runs(&mut self) {
         let (length, count) = (1 + self.dice.roll(6000), 1 + self.dice.roll(40));
         let (offset, stride) = (self.dice.roll(300 << 10), length + self.dice.roll(9000));
@@ -566,7 +566,7 @@ fn a_large_allocation_takes_turns_and_takes_nothing_when_it_does_not_fit() {
             .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes < before + (64 << 10));
-        // Far behind, and no more than that.
+        // Far behind, but not farther than that.
         client
             .change(3, 0, &AllocateLane { target, offset: 1 << 40, length: 3 << 20, keep_size: false })
             .await
@@ -584,7 +584,7 @@ fn a_large_allocation_takes_turns_and_takes_nothing_when_it_does_not_fit() {
     });
 }
 
-/// A server that has the pool's peer key and says what cannot be: it is not believed, and nothing changes.
+/// A server with the pool's peer key that sends impossible messages: it is not trusted, and nothing changes.
 #[test]
 fn a_peer_that_says_the_impossible_loses_its_connection_and_changes_nothing() {
     let server = TestServer::start(1);
@@ -647,7 +647,7 @@ fn prepare(token: Token, stamp: IntentStamp, part: Part) -> Prepare {
     Prepare { token, stamp, slot: Slot(0), number: 1, who, now, part }
 }
 
-/// The connection on which this is said ends without an answer.
+/// The connection on which this is sent is closed without an answer.
 async fn refuses<R: Request + std::fmt::Debug>(server: &TestServer, request: &R) {
     let mut peer = Client::connect(&server.address, SessionId([9; 16]), SessionKind::Peer).await;
     peer.epoch = Epoch(1);
@@ -655,14 +655,15 @@ async fn refuses<R: Request + std::fmt::Debug>(server: &TestServer, request: &R)
     assert_eq!(error.kind(), ErrorKind::HostDown, "{request:?}: {error}");
 }
 
-/// Each inode of a list is in a slot, and each was a question for the map: one request made a thousand.
+/// Each inode of a list is in a slot, and each made this server fetch the map: once, one request caused a
+/// thousand fetches.
 #[test]
 fn a_request_with_a_future_epoch_asks_for_the_map_once() {
     let call = Call::new(&Header::request(Kind::GetAttributesMany));
     assert_eq!((0..1000).filter(|_| call.may_ask_for_map()).count(), 1);
 }
 
-/// One host's session grew a server's memory once, and its end gave nothing back.
+/// Once, one host's session grew a server's memory, and its end freed nothing.
 #[test]
 fn what_is_kept_for_a_session_that_acknowledges_nothing_goes_with_it_also_after_a_restart() {
     let mut server = TestServer::start(1);
@@ -676,7 +677,7 @@ fn what_is_kept_for_a_session_that_acknowledges_nothing_goes_with_it_also_after_
         }
         let most = server.look(kept).await;
         assert!((400_000..600_000).contains(&most), "{most}");
-        // What is acknowledged goes at once.
+        // What is acknowledged is freed at once.
         client.change(101, 50, &named("one more")).await.unwrap();
         let fewer = server.look(kept).await;
         assert!((200_000..300_000).contains(&fewer), "{fewer}");
@@ -721,7 +722,7 @@ fn a_session_has_so_many_connections_and_they_end_with_it() {
         let patience = std::time::Duration::from_secs(10);
         let refused = more.call(header, &hello, patience).await.unwrap_err().error;
         assert_eq!(refused.kind(), ErrorKind::TooMany, "{refused}");
-        // One that goes makes room; another session has its own.
+        // A connection that is closed makes room; another session has its own limit.
         drop(clients.pop());
         while more.call(header, &hello, patience).await.is_err() {}
         let mut other = Client::user(&server.address, 2).await;
@@ -743,7 +744,7 @@ fn a_session_has_so_many_connections_and_they_end_with_it() {
 fn no_message_of_clients_is_unknown_to_a_server() {
     let server = TestServer::start(1);
     run(async {
-        // A body of no bytes makes no sense to most; these would end the session, or the server.
+        // Most messages refuse an empty body; these two would end the session, or the server.
         let ends = [Kind::CloseSession, Kind::StopServer];
         let asked = Kind::ALL.iter().filter(|kind| kind.row().asker != Asker::Peer && !ends.contains(kind));
         for kind in asked {

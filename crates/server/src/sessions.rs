@@ -1,7 +1,7 @@
-//! Who is connected: sessions, their rights and their end.
+//! Sessions: who is connected, with which rights, and until when.
 //!
-//! A session begins with OpenSession, lives by its heartbeats and ends when it says so or has
-//! not been heard for [`limits::SESSION_EXPIRY_MILLIS`]. What it says afterwards is Stale.
+//! A session begins with OpenSession, is kept alive by heartbeats, and ends when its client ends it or sends
+//! nothing for [`limits::SESSION_EXPIRY_MILLIS`]. After that, requests in its name are Stale.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use ramlace_wire::Credentials;
 use ramlace_wire::keys::HostKeyId;
 use serde::{Deserialize, Serialize};
 
-/// What of a session outlives the process.
+/// The part of a session that is kept over a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionRecord {
     /// Chosen by the client.
     pub session: SessionId,
-    /// As whom it acts; a host's: where it names no user.
+    /// The user as whom it acts; for a host's session, when it names no user.
     pub who: Credentials,
-    /// It acts for the users of a machine: whose key has opened it.
+    /// For a session that acts for the users of a machine: the host key that opened it.
     pub host: Option<HostKeyId>,
     /// Program and process, for people.
     pub label: String,
@@ -36,12 +36,12 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Takes a session in; the caller has logged it.
+    /// Adds a session; the caller has logged it.
     pub fn insert(&mut self, record: SessionRecord, now: Instant) {
         self.open.insert(record.session, Session { record, last_heard: now });
     }
 
-    /// Whether one more session, of a host or of the owner, may be opened.
+    /// Checks whether one more session, of a host or of the owner, may be opened.
     pub fn has_room(&self, host: bool) -> Result<()> {
         let of_hosts = self.open.values().filter(|open| open.record.host.is_some()).count();
         let refused = |count, whose| {
@@ -57,7 +57,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Notes that the session was heard, and tells as whom it acts; Stale when it has ended.
+    /// Notes that the session has sent something, and returns the user as whom it acts; Stale when it has
+    /// ended.
     pub fn heard(&mut self, session: SessionId, now: Instant) -> Result<Credentials> {
         match self.open.get_mut(&session) {
             Some(open) => {
@@ -71,7 +72,7 @@ impl Sessions {
         }
     }
 
-    /// Gives every session a fresh time to be heard.
+    /// Starts the expiry of every session anew.
     pub fn heard_all(&mut self, now: Instant) {
         self.open.values_mut().for_each(|open| open.last_heard = now);
     }
@@ -81,33 +82,33 @@ impl Sessions {
         self.open.contains_key(&session)
     }
 
-    /// Whose key has opened a session that acts for the users of a machine.
+    /// The host key that opened a session that acts for the users of a machine.
     pub fn host_of(&self, session: SessionId) -> Option<&HostKeyId> {
         self.open.get(&session)?.record.host.as_ref()
     }
 
-    /// What a session calls itself.
+    /// A session's label.
     pub fn label_of(&self, session: SessionId) -> Option<&str> {
         Some(&self.open.get(&session)?.record.label)
     }
 
-    /// Forgets a session; whether it was open.
+    /// Removes a session; returns whether it was open.
     pub fn remove(&mut self, session: SessionId) -> bool {
         self.open.remove(&session).is_some()
     }
 
-    /// Sessions that have not been heard for too long.
+    /// Sessions that have sent nothing for too long.
     pub fn expired(&self, now: Instant) -> Vec<SessionId> {
         let silent = |open: &Session| now.duration_since(open.last_heard) >= Self::expiry();
         self.open.iter().filter(|(_, open)| silent(open)).map(|(id, _)| *id).collect()
     }
 
-    /// When the next session will have been silent too long; `None` without sessions.
+    /// When the next session expires if it sends nothing; `None` without sessions.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.open.values().map(|open| open.last_heard + Self::expiry()).min()
     }
 
-    /// What outlives the process, for snapshots.
+    /// What is kept over a restart, for snapshots.
     pub fn records(&self) -> impl Iterator<Item = &SessionRecord> {
         self.open.values().map(|open| &open.record)
     }

@@ -1,4 +1,5 @@
-//! Pages of small files: write-backs that are refused, come late, or find that the file has grown; and those of sessions that have ended.
+//! Pages of inline files: write-backs that are refused, come late, or meet a file that has grown; and those
+//! of sessions that have ended.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,7 +25,7 @@ use crate::testing::{Client, Gate, TestServer, Told, run};
 const SLOT: Slot = Slot(0);
 const PAGE: usize = 4096;
 
-/// A small file that two have open; the holder's kernel has its page.
+/// An inline file that two sessions have open; the holder's kernel has its page.
 struct Small {
     holder: Client,
     changer: Client,
@@ -61,7 +62,7 @@ fn write(inode: InodeId, offset: u64, bytes: &[u8], origin: WriteOrigin) -> Writ
 }
 
 impl Small {
-    /// Somebody else changes the file's first byte, and need not wait for the holder.
+    /// Another session changes the file's first byte, and need not wait for the holder.
     async fn change_first(&mut self, server: &TestServer) {
         let header = self.changer.header(Kind::WriteInline, 3, 2);
         let body = encode_body(&write(self.inode, 0, b"C", WriteOrigin::Program));
@@ -71,7 +72,7 @@ impl Small {
         self.changer.answer::<InlineWritten>().await.unwrap();
     }
 
-    /// The holder says of what is recalled from it that it cannot drop that yet.
+    /// The holder reports that it cannot drop yet what is recalled from it.
     async fn drop_nothing(&self, server: &TestServer) {
         let mut listener = self.holder.another(&server.address).await;
         let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
@@ -105,7 +106,7 @@ impl Small {
     }
 }
 
-/// Everybody's time is over.
+/// Waits until the time of every holder is over.
 async fn pass(server: &TestServer) {
     let passed = server.look(|server| {
         let passed = server.data.leases.borrow_mut().pass(u64::MAX / 2);
@@ -139,7 +140,7 @@ fn what_a_refused_write_back_brought_is_written_when_it_comes_again() {
         let inode = small.inode;
         let promoting =
             tokio::task::spawn_local(async move { promoter.change(4, 3, &Promote { inode }).await });
-        // On its way a file takes nothing; those that come before are done.
+        // While a file is being promoted it accepts no writes; those that come before are done.
         let mut sequence = 2;
         while let Ok(done) = small.back(sequence).await {
             assert!(sequence < 10_000 && done.outcome == InlineOutcome::Written, "{sequence}: {done:?}");
@@ -147,7 +148,7 @@ fn what_a_refused_write_back_brought_is_written_when_it_comes_again() {
             sequence += 1;
             small.page[4 + sequence as usize % 90] = b'!';
         }
-        // Nor is it cut: what is stored beyond that end is as good as before.
+        // Nor is it truncated: what is stored beyond that end is still valid.
         let cut = Truncate { inode, size: 0, allocated: None };
         assert_eq!(small.changer.change(5, 4, &cut).await.unwrap_err().kind(), ErrorKind::Retry);
         refuses.set(true);
@@ -203,7 +204,7 @@ fn who_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_grown() {
         small.changer.answer::<InlineWritten>().await.unwrap();
         let promoted: Promoted = small.changer.change(4, 3, &Promote { inode: small.inode }).await.unwrap();
         small.target.generation = promoted.size.generation;
-        // What it reads elsewhere in the lane makes that page no better.
+        // What it reads elsewhere in the lane does not make that page valid.
         small.keep_of_lane(2 * PAGE as u64).await;
         assert_eq!(small.back_to_lane(2).await.unwrap_err().kind(), ErrorKind::Stale);
         let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();

@@ -1,18 +1,21 @@
-//! Snapshots: slot by slot, in pieces, while the server goes on.
+//! Snapshots: slot by slot, in pieces, while the server keeps serving.
 //!
-//! A snapshot holds each slot as it was at some position, each at its own, and what belongs to the server at its own. That is
-//! enough: a slot is a value that its own records change, so each is replayed from the position at which it was
-//! written, whatever the others did meanwhile.
+//! A snapshot holds each slot as it was at some position, each at its own, and the server's own state at its
+//! own. That is enough: a slot is a value that only its own records change, so each is replayed from the
+//! position at which it was written, whatever the others did meanwhile.
 //!
-//! One begins when the logs have grown. From then on records go to a new log, and with each record, and from time to time (`SNAPSHOT_PAUSE`), one step is done:
-//! some slots are written to `snapshot-next`, at most [`limits::SNAPSHOT_STEP_BYTES`] (a larger slot is written in one
-//! step, through a buffer of one piece). The server's own state comes last, then the file gets its number N and what
-//! is older than log N goes.
+//! A snapshot begins when the logs have grown. From then on records go to a new log, and with each record,
+//! and from time to time (`SNAPSHOT_PAUSE`), one step is done: some slots are written to `snapshot-next`, at
+//! most [`limits::SNAPSHOT_STEP_BYTES`] (a larger slot is written in one step, through a buffer of one
+//! piece). The server's own state comes last, then the file gets its number N and everything older than log N
+//! is removed.
 //!
-//! What a life finds, wherever the last one ended: the newest snapshot N (or none, N = 0), and the logs N, N + 1, .. without a gap.
-//! Every record since the snapshot's first slot was written is in them, in order; those that a slot has already are skipped.
+//! What a start finds, wherever the last process ended: the newest snapshot N (or none, N = 0), and the logs
+//! N, N + 1, .. without a gap. Every record since the snapshot's first slot was written is in them, in order;
+//! those that a slot already contains are skipped.
 //!
-//! Each call of [`Durable::step_snapshot`] does one thing to the store's files, so that a test can end the process between any two.
+//! Each call of [`Durable::step_snapshot`] does one thing to the store's files, so that a test can end the
+//! process between any two.
 
 use ramlace_base::{Error, Position, Result, Slot, limits};
 use ramlace_slot::SlotValue;
@@ -22,7 +25,7 @@ use crate::durable::{Durable, fatal, log_bytes_min, numbered};
 use crate::framing::{self, LOG_MAGIC};
 use crate::record::Record;
 
-/// In tests slots are small, and still take several steps and pieces.
+/// Smaller in tests, so that small slots still take several steps and pieces.
 const STEP_BYTES: usize = if cfg!(test) { 1 << 10 } else { limits::SNAPSHOT_STEP_BYTES };
 const PIECE_BYTES_MAX: usize = if cfg!(test) { 256 } else { limits::SNAPSHOT_PIECE_BYTES_MAX };
 
@@ -31,7 +34,7 @@ pub const SNAPSHOT_NEXT: &str = "snapshot-next";
 
 /// A snapshot that is being written.
 pub struct Snapshot {
-    /// That of the first log that follows it.
+    /// The number of the first log that follows it.
     number: u64,
     file: MetaFile,
     stage: Stage,
@@ -39,20 +42,20 @@ pub struct Snapshot {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Slots from this one on are to be written.
+    /// Slots from this one on are still to be written.
     Slots(Slot),
-    /// The server's own state is.
+    /// The server's own state is to be written.
     Server,
-    /// It is whole. Where records still go to an older log, they go to a new one now.
+    /// It is complete. If records still go to an older log, a new one begins now.
     Log,
-    /// It gets its number. There is no way back from here.
+    /// It gets its number. From here on it cannot be abandoned.
     Rename,
-    /// What is older goes.
+    /// Older files are removed.
     Clean,
 }
 
 impl Durable {
-    /// One step of a snapshot, if one is under way, or if the logs have become long.
+    /// Does one step of a snapshot, if one is under way or the logs have become long.
     pub fn tend_snapshot(&mut self, store: &mut Store) {
         if self.snapshot.is_some() {
             self.step_or_give_up(store);
@@ -62,8 +65,8 @@ impl Durable {
         }
     }
 
-    /// Writes a whole snapshot now, or the rest of one. A full store keeps its logs and tries later. What goes wrong
-    /// here is no failure of the record at hand, which is written.
+    /// Writes a whole snapshot now, or the rest of one. A full store keeps its logs and tries later. An error
+    /// here is no failure of the current record, which is written.
     pub fn compact(&mut self, store: &mut Store) {
         if self.snapshot.is_none()
             && let Err(error) = self.begin_snapshot(store)
@@ -75,7 +78,7 @@ impl Durable {
         }
     }
 
-    /// A snapshot begins. Its number is that of the log at hand when that is still empty, else of the next.
+    /// Begins a snapshot. Its number is that of the current log if that is still empty, else of the next.
     pub fn begin_snapshot(&mut self, store: &mut Store) -> Result<()> {
         let mut file = store.meta_append_file(SNAPSHOT_NEXT)?;
         file.cut(0)?;
@@ -86,7 +89,7 @@ impl Durable {
         Ok(())
     }
 
-    /// One step of a snapshot, if one is under way.
+    /// Does one step of a snapshot, if one is under way.
     pub fn go_on_with_snapshot(&mut self, store: &mut Store) {
         if self.snapshot.is_some() {
             self.step_or_give_up(store);
@@ -99,7 +102,7 @@ impl Durable {
         }
     }
 
-    /// Does the next thing that is to be done for the snapshot under way.
+    /// Does the next step of the snapshot under way.
     pub fn step_snapshot(&mut self, store: &mut Store) -> Result<()> {
         let Some(mut snapshot) = self.snapshot.take() else { return Ok(()) };
         snapshot.stage = match snapshot.stage {
@@ -132,7 +135,7 @@ impl Durable {
         Ok(())
     }
 
-    /// The next slots, until they are enough for one step.
+    /// Writes the next slots, as many as one step takes.
     fn write_slots(&self, file: &mut MetaFile, from: Slot) -> Result<Stage> {
         let mut pieces = Pieces::new(file);
         for (slot, value) in self.slots.range(from..) {
@@ -146,7 +149,7 @@ impl Durable {
         Ok(Stage::Server)
     }
 
-    /// Who is connected, at most [`limits::SESSIONS_MAX`], and the rest that belongs to no slot.
+    /// Writes the sessions, at most [`limits::SESSIONS_MAX`], and all else that belongs to no slot.
     fn write_server(&self, file: &mut MetaFile) -> Result<Stage> {
         let mut pieces = Pieces::new(file);
         for session in self.sessions.records() {
@@ -160,13 +163,13 @@ impl Durable {
         Ok(Stage::Log)
     }
 
-    /// From now on records go to another log, empty but for its magic.
+    /// From now on records go to another log, which is empty except for its magic.
     pub fn next_log(&mut self, store: &mut Store) -> Result<()> {
         let number = self.log_number + 1;
         let mut log = store.meta_append_file(&format!("log-{number}"))?;
         log.cut(0)?;
         if let Err(error) = log.append_urgent(&LOG_MAGIC) {
-            // A log without records is none that anybody would miss.
+            // A log without records is not needed.
             store.meta_remove(log.name())?;
             return Err(error);
         }
@@ -176,7 +179,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Bytes of all logs that a life would have to read.
+    /// Bytes of all logs that a start would have to read.
     pub fn logs_bytes(&self) -> u64 {
         self.older_logs_bytes + self.log.length()
     }
@@ -188,7 +191,7 @@ impl Durable {
         self.remove_leftovers(store);
     }
 
-    /// What cannot be removed goes with the next life at the latest.
+    /// What cannot be removed now is removed at the next start.
     fn remove_leftovers(&self, store: &mut Store) {
         let removed = store.meta_names().and_then(|names| self.remove_other_files(store, &names));
         if let Err(error) = removed {
@@ -196,7 +199,7 @@ impl Durable {
         }
     }
 
-    /// Removes what the newest snapshot replaces, and one that was not finished.
+    /// Removes what the newest snapshot replaces, and an unfinished one.
     pub fn remove_other_files(&self, store: &mut Store, names: &[String]) -> Result<()> {
         for name in names {
             let older = |prefix| numbered(name, prefix).is_some_and(|number| number < self.base);
@@ -212,7 +215,7 @@ impl Durable {
 struct Pieces<'file> {
     file: &'file mut MetaFile,
     buffer: Vec<u8>,
-    /// Bytes that went in.
+    /// Bytes written to it.
     written: usize,
 }
 
@@ -244,7 +247,7 @@ impl Pieces<'_> {
     }
 }
 
-/// Cuts a slot's bytes into pieces as they are made, so that they are never all there at once.
+/// Cuts a slot's bytes into pieces as they are made, so that they are never in memory all at once.
 struct Cut<'cut, 'file> {
     value: &'cut SlotValue,
     pieces: &'cut mut Pieces<'file>,
@@ -273,7 +276,7 @@ impl postcard::ser_flavors::Flavor for Cut<'_, '_> {
     }
 
     fn try_extend(&mut self, mut bytes: &[u8]) -> postcard::Result<()> {
-        // A full piece ends when more comes, so that the last is never empty.
+        // A full piece is only written when more comes, so that the last one is never empty.
         while self.piece.len() + bytes.len() > PIECE_BYTES_MAX {
             let (now, later) = bytes.split_at(PIECE_BYTES_MAX - self.piece.len());
             self.piece.extend_from_slice(now);

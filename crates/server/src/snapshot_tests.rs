@@ -1,5 +1,5 @@
-//! A process may be killed between any two steps of a snapshot, whatever was committed meanwhile: its next life knows
-//! all of that, and reads no more files than it must.
+//! A process may be killed between any two steps of a snapshot, whatever was committed meanwhile: after the
+//! restart all of that is there, and no more files are read than necessary.
 
 use super::*;
 use crate::clock;
@@ -16,7 +16,7 @@ fn stage(durable: &Durable) -> Option<Stage> {
     durable.snapshot.as_ref().map(|snapshot| snapshot.stage)
 }
 
-/// A snapshot begins as it does when the logs have become long.
+/// Begins a snapshot as it begins when the logs have become long.
 fn begin(durable: &mut Durable, store: &mut Store) {
     durable.compact_at_bytes = 0;
     durable.tend_snapshot(store);
@@ -35,7 +35,7 @@ fn a_snapshot_may_be_killed_at_any_step_with_records_between_them() {
             if durable.snapshot.is_none() && dice.roll(8) == 0 {
                 begin(&mut durable, &mut store);
             }
-            // With each record comes a step of the snapshot under way.
+            // With each record one step of the snapshot is done.
             let before = stage(&durable);
             happen(&mut dice, &mut durable, &mut store, number).unwrap();
             steps += u64::from(matches!(before, Some(Stage::Slots(_))));

@@ -1,7 +1,7 @@
-//! Which slots a directory is spread over, once it has grown.
+//! Chooses the slots over which a directory is spread once it has grown.
 //!
-//! A pool of one server spreads nothing: its one thread would serve no entry sooner, and a rename within
-//! the directory would take messages between slots.
+//! A pool of one server spreads nothing: its one thread would serve no entry sooner, and a rename within the
+//! directory would take messages between slots.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::clock;
 use crate::gate::Call;
 use crate::server::Server;
 
-/// Slots looked at for one directory.
+/// Slots that are tried for one directory.
 const DRAWS_MAX: usize = 4096;
 
 impl Server {
@@ -23,7 +23,7 @@ impl Server {
     pub fn spread(self: &Rc<Self>, directory: InodeId) {
         let Ok(map) = self.membership.map() else { return };
         let live = self.live_servers(&map);
-        // Whoever the slot is delegated to has promised entries of the whole.
+        // The holder of the slot's delegation may have promised entries of the whole directory.
         if self.delegation(directory.slot()).is_some() {
             return;
         }
@@ -36,13 +36,13 @@ impl Server {
         let op = Op::Spread { directory, partitions };
         let command = Command { now: clock::now(), origin: Origin::Server, op };
         match self.submit(home, command) {
-            // It stays whole; a later entry brings it here again.
+            // It stays whole; a later entry tries again.
             Err(error) if error.kind() != ErrorKind::NoSpace => crate::durable::fatal(&error),
             _ => {}
         }
     }
 
-    /// What the partitions that are here say together; the first of the slots is here.
+    /// The sum over the partitions that are here; the first of the slots is here.
     pub fn partitions(
         self: &Rc<Self>,
         call: &Call,
@@ -77,7 +77,8 @@ impl Server {
     }
 }
 
-/// A slot for each partition: the same number on each live server, as far as that goes. The home keeps one.
+/// A slot for each partition: as far as possible the same number on each live server. The home keeps one
+/// partition.
 fn choose_partitions(
     map: &ClusterMap,
     me: ServerId,
@@ -99,7 +100,7 @@ fn choose_partitions(
             partitions.push(slot);
         }
     }
-    // A small pool has not so many slots: some take several partitions.
+    // A small pool has fewer slots: some take several partitions.
     let found = partitions.len();
     partitions
         .extend((found..limits::DIRECTORY_PARTITIONS).map(|at| partitions[at % found]).collect::<Vec<_>>());

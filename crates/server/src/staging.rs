@@ -1,5 +1,5 @@
-//! Room for large writes that are taken before they wait for other machines: whoever sends one may stop in the middle, and must hold
-//! no page then. What finds no room stays in its connection.
+//! Memory for large writes that are received before they wait for other machines: their sender may stop in
+//! the middle, and must hold no page then. A write without room stays in its connection.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::gate::Call;
 use crate::server::Server;
 use crate::server::staging_room::Room;
 
-/// A write by way of a kernel's pages, which nobody waits for before its bytes have come.
+/// A write through a kernel's pages; others do not wait for it before its bytes are received.
 struct Coming<'a> {
     server: &'a Server,
     place: Place,
@@ -26,8 +26,8 @@ impl Drop for Coming<'_> {
 }
 
 impl Server {
-    /// Room for the bytes of a write that will wait for others with them. What a kernel writes back waits for nobody, and small
-    /// writes are taken as they come: `None`.
+    /// Room for the bytes of a write that will wait for others once it has them. `None` for write-backs,
+    /// which do not wait, and for small writes, which are received anyway.
     pub async fn room_to_stage(
         self: &Rc<Self>,
         call: &Call,

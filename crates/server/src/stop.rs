@@ -1,4 +1,4 @@
-//! The server's end: told by the supervisor, by a client, or by a signal to the supervisor.
+//! The end of a server: requested by the supervisor, by a client, or by a signal to the supervisor.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -6,8 +6,8 @@ use ramlace_base::{Error, Result};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// Held by a task: when the task panics, the process ends. A bug stops one server; its next life
-/// replays what was logged, while a task that is gone in silence would be missed for ever.
+/// Held by a task: when the task panics, the process ends. A bug then stops one server, which restarts and
+/// replays what was logged; a task that disappeared silently would be missing for ever.
 pub struct BugEndsProcess;
 
 impl Drop for BugEndsProcess {
@@ -19,10 +19,10 @@ impl Drop for BugEndsProcess {
     }
 }
 
-/// Resolves when the supervisor says stop. A supervisor that has died says nothing: the server goes on,
-/// because the bytes matter more than tidiness.
+/// Resolves when the supervisor requests the end. A supervisor that has died requests nothing: the server
+/// goes on, because the bytes matter more than tidiness.
 pub async fn told_by_supervisor(stop_fd: i32) -> Result<()> {
-    // SAFETY: the supervisor handed this descriptor to this process alone, for this use alone.
+    // SAFETY: the supervisor passed this descriptor to this process alone, for this use alone.
     let descriptor = unsafe { OwnedFd::from_raw_fd(stop_fd) };
     rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)
         .map_err(|errno| Error::from_io(&errno.into(), "taking over the supervisor's pipe"))?;

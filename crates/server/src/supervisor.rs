@@ -1,7 +1,7 @@
-//! The small parent of a server: it holds the store and the listening sockets, starts the
-//! child that does the work, and starts it again when it dies. The bytes outlive the process.
+//! The small parent of a server: it holds the store and the listening sockets, starts the child that does the
+//! work, and starts it again when it dies. So the bytes outlive the process.
 //!
-//! Invariant: the supervisor has one thread, serves nobody and allocates nothing that grows.
+//! Invariant: the supervisor has one thread, serves no requests and allocates nothing that grows.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -20,26 +20,25 @@ use crate::clock;
 use crate::config::{ChildConfig, ServeOptions};
 use crate::harden::{clean_environment, hide, no_core_dumps};
 
-/// The child's exit code when starting it again would not help.
+/// The child's exit code when a restart would not help.
 pub const EXIT_HOPELESS: i32 = 78;
-/// The child's exit code when the pool has given this server and its bytes up.
+/// The child's exit code when the pool has rejected this server and its bytes.
 pub const EXIT_REFUSED: i32 = 77;
-/// A life shorter than this counts as a failed start.
+/// A child that ends sooner than this counts as a failed start.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// Longest pause before the child is started again.
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Runs a server until it is told to stop. Returns when the server has ended and its memory
-/// is given back.
+/// Runs a server until it is told to stop. Returns when the server has ended and its memory is freed.
 ///
-/// `ready`: a descriptor to which the lines `listening ADDRESS` and `ready`, or `error TEXT`, go.
+/// `ready`: a descriptor to which the lines `listening ADDRESS` and `ready`, or `error TEXT`, are written.
 pub fn keep(options: &ServeOptions, ready: Option<OwnedFd>) -> Result<()> {
     no_core_dumps();
     let mut ready = ready.map(std::fs::File::from);
     let outcome =
         Supervisor::start(options, ready.as_mut()).and_then(|supervisor| supervisor.run(ready.as_ref()));
     if let (Err(error), Some(ready)) = (&outcome, ready.as_mut()) {
-        // Nobody may be listening any more; the error is returned all the same.
+        // Perhaps nobody reads it any more; the error is returned in any case.
         let _ = writeln!(ready, "error {error}");
     }
     outcome
@@ -66,7 +65,7 @@ impl Supervisor {
             backing: options.parsed_backing()?,
             name: format!("{}-{}", options.pool_name, options.server),
         })?;
-        // Not before: who is not dumpable cannot make a namespace of users.
+        // Not earlier: a process that is not dumpable cannot create a user namespace.
         hide();
         let (stop_read, stop_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|errno| Error::from_io(&errno.into(), "making a pipe"))?;
@@ -102,7 +101,7 @@ impl Supervisor {
             let born = clock::instant();
             let child = match self.spawn() {
                 Ok(child) => child,
-                // The bytes are still here: want of memory or of processes passes.
+                // The bytes are still here, and a lack of memory or processes may be temporary.
                 Err(error) if self.config.restarts > 0 => {
                     eprintln!("ramlace supervisor: {error}; trying again");
                     match signals.next_within(RESTART_PAUSE_MAX)? {
@@ -116,7 +115,7 @@ impl Supervisor {
             match exit {
                 Exit::Done => break Ok(()),
                 _ if self.stop_asked => break Ok(()),
-                // It has served before: what hinders it now may pass, and its bytes are here.
+                // It has served before: the problem may be temporary, and its bytes are here.
                 Exit::Hopeless if self.config.restarts > 0 => {
                     pause = RESTART_PAUSE_MAX;
                     eprintln!("ramlace supervisor: the server cannot start now; trying again");
@@ -141,7 +140,7 @@ impl Supervisor {
             }
             self.config.restarts += 1;
         };
-        // Another server may own the path by now only if this one's socket was removed first.
+        // Another server can own the path by now only if this one's socket was removed first.
         let _ = std::fs::remove_file(&self.config.options.unix);
         self.root.remove()?;
         outcome
@@ -150,7 +149,7 @@ impl Supervisor {
     /// Starts the child: the same program with the hidden command `serve-child`.
     fn spawn(&self) -> Result<Child> {
         let doing = "starting the server's process";
-        // For people who list processes; the file may have been replaced by an upgrade since.
+        // For people who list processes; the executable's file may have been replaced by an upgrade since.
         let name = std::env::current_exe().map_err(|error| Error::from_io(&error, doing))?;
         let config = serde_json::to_string(&self.config).expect("a child's configuration can be written");
         let inherited =
@@ -158,7 +157,7 @@ impl Supervisor {
         for fd in inherited.into_iter().chain(self.config.ready_fd) {
             keep_across_exec(fd)?;
         }
-        // What runs now is started again, whatever has become of its file.
+        // Starts the program that runs now, whatever has happened to its file.
         let mut command = Command::new("/proc/self/exe");
         clean_environment(&mut command);
         command
@@ -170,7 +169,7 @@ impl Supervisor {
             .map_err(|error| Error::from_io(&error, doing))
     }
 
-    /// Waits for the child's end; a signal to stop is passed on to it as a byte in its pipe.
+    /// Waits for the child's end; passes a signal to stop on to it as a byte in its pipe.
     fn wait(&mut self, mut child: Child, signals: &Signals) -> Result<Exit> {
         loop {
             if let Some(status) = child.try_wait().map_err(|error| Error::from_io(&error, "waiting"))? {
@@ -196,7 +195,7 @@ enum Exit {
     Died(String),
 }
 
-/// `HOST:0` as a server is known means the port that it listens on.
+/// Replaces port 0 of the advertised address by the port on which the server listens.
 fn with_port(advertise: &str, tcp_address: &str) -> String {
     match (advertise.strip_suffix(":0"), tcp_address.rsplit_once(':')) {
         (Some(host), Some((_, port))) => format!("{host}:{port}"),
@@ -214,8 +213,8 @@ fn bind_tcp(listen: &str) -> Result<TcpListener> {
     })
 }
 
-/// Binds the Unix socket. A socket file that nobody serves is left over from a dead server
-/// and is replaced; a served one is refused.
+/// Binds the Unix socket. A socket file without a listening process is left over from a dead server and is
+/// replaced; one with a listening process is an error.
 fn bind_unix(options: &ServeOptions) -> Result<UnixListener> {
     let path = &options.unix;
     let shown = path.display();
@@ -227,7 +226,7 @@ fn bind_unix(options: &ServeOptions) -> Result<UnixListener> {
             ));
         }
         Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {
-            // A file that is no socket refuses connections as well.
+            // Connections to a file that is no socket are refused as well.
             let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
             if !is_socket {
                 let text = format!("{shown} is a file and no socket; move it away");
@@ -255,7 +254,7 @@ impl Signals {
         // SAFETY: a zeroed set is valid memory for sigemptyset, which initialises it; all
         // pointers are to this live local.
         unsafe {
-            // Whoever started this process may have ignored it; then no child could be waited for.
+            // The parent of this process may have ignored it; then no child could be waited for.
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);

@@ -76,15 +76,15 @@ impl Dice {
     }
 }
 
-/// Memory of a test's server; what it does not use it does not take.
+/// The memory of a test's server; unused memory is not allocated.
 pub const STORE_BYTES: u64 = 96 << 20;
 /// Slots of a test's pool.
 pub const SLOTS: u32 = 32;
 /// Long enough for anything that happens at all.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// A server of a test's pool: a thread that can be killed at any of its waits, and started again
-/// on the same memory and the same listening socket, as the supervisor does it.
+/// A server of a test's pool: a thread that can be killed at any of its waits, and restarted with the same
+/// memory and the same listening socket, as the supervisor does it.
 pub struct TestServer {
     pub address: String,
     config: ChildConfig,
@@ -95,7 +95,7 @@ pub struct TestServer {
     looks: mpsc::UnboundedSender<Look>,
 }
 
-/// What a test wants to know of a server, asked in the server's thread.
+/// A test's query to a server, run in the server's thread.
 type Look = Box<dyn FnOnce(&Rc<Server>) + Send>;
 
 impl TestServer {
@@ -149,7 +149,7 @@ impl TestServer {
         server
     }
 
-    /// Starts it (again).
+    /// Starts it, or restarts it.
     pub fn revive(&mut self) {
         let root = self.root.take().expect("it is dead");
         let (stop, stopped) = oneshot::channel();
@@ -159,12 +159,12 @@ impl TestServer {
         self.life = Some((stop, std::thread::spawn(|| live(config, root, listener, stopped, looked))));
     }
 
-    /// Asks something of a server that has joined its pool.
+    /// Queries a server that has joined its pool.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Server) -> T + Send + 'static) -> T {
         self.within(|server| look(server)).await
     }
 
-    /// Has it do something.
+    /// Makes it do something.
     pub async fn within<T: Send + 'static>(&self, look: impl FnOnce(&Rc<Server>) -> T + Send + 'static) -> T {
         let (tell, told) = oneshot::channel();
         let look: Look = Box::new(|server| drop(tell.send(look(server))));
@@ -251,7 +251,7 @@ pub struct Client {
     pub epoch: Epoch,
 }
 
-/// What a request came to.
+/// The result of a request.
 pub type Told<T> = std::result::Result<T, Error>;
 
 impl Client {
@@ -314,14 +314,14 @@ impl Client {
         self.connection.call(header, request, LONG).await.map_err(|failure| failure.error)
     }
 
-    /// Sends an empty file to its lanes, by a number far above `sequence` that acknowledges nothing from it on.
+    /// Promotes an empty file, by a number far above `sequence` that acknowledges nothing from it on.
     pub async fn promote(&mut self, sequence: u64, inode: InodeId) -> Told<()> {
         const ABOVE: u32 = 1_000_000;
         self.change(sequence + u64::from(ABOVE), ABOVE, &Promote { inode }).await.map(drop)
     }
 
-    /// Sends a write; its answer is taken by [`Client::answer`]. That the server has closed the
-    /// connection shows with the answer.
+    /// Sends a write; [`Client::answer`] takes its answer. If the server has closed the connection, that
+    /// shows with the answer.
     pub async fn begin_write<R: Request>(&mut self, header: Header, request: &R, data: &[u8]) {
         self.connection.queue_reply(header, &encode_body(request), data);
         let _ = self.connection.flush().await;
@@ -396,7 +396,7 @@ impl Client {
     }
 }
 
-/// Passes bytes on between a client and a server, as many of the client's as it is told to.
+/// Passes bytes on between a client and a server, but only as many of the client's as it is told to.
 pub struct Gate {
     pub address: String,
     passed: Rc<Cell<usize>>,
@@ -405,7 +405,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// For one connection to the server. Needs the test's own event loop.
+    /// Listens for one connection to the server. Needs the test's own event loop.
     pub async fn before(server: &str) -> Gate {
         let doors = Doors::bind("127.0.0.1:0").await.unwrap();
         let gate = Gate {
@@ -439,14 +439,14 @@ impl Gate {
         gate
     }
 
-    /// Lets so many more bytes pass.
+    /// Lets this many more bytes pass.
     pub fn let_pass(&self, bytes: usize) {
         self.limit.set(self.passed.get().saturating_add(bytes));
         self.moved.notify_waiters();
         self.moved.notify_one();
     }
 
-    /// Waits until what may pass has passed.
+    /// Waits until everything that may pass has passed.
     pub async fn drained(&self) {
         while self.passed.get() < self.limit.get() {
             self.moved.notified().await;

@@ -12,7 +12,7 @@ use crate::gate::Call;
 use crate::server::{Outcome, Server};
 
 impl Server {
-    /// Follows the names as long as their entries are in slots of this server.
+    /// Resolves the names as long as their entries are in slots of this server.
     pub async fn walk(self: &Rc<Self>, header: &Call, who: &Credentials, request: Walk) -> Outcome<Walked> {
         let count = request.names.len();
         if count == 0 || count > limits::WALK_NAMES_MAX {
@@ -52,8 +52,8 @@ impl Server {
         Ok(walked)
     }
 
-    /// Whether a path leads to this directory now, as this server can see: with every directory on the way in one
-    /// of its own slots, and no link among them.
+    /// Checks that a path leads to this directory now, as far as this server can see: all directories on it
+    /// are in its own slots, and there is no link among them.
     pub fn check_way(
         self: &Rc<Self>,
         call: &Call,
@@ -75,8 +75,8 @@ impl Server {
         if Some(here) == parent { Ok(()) } else { Err(astray()) }
     }
 
-    /// What this server alone can say: not of a directory that is spread. Whoever needs what is not
-    /// here asks for it, and is told why.
+    /// What this server alone can say; `None` for a spread directory. A client that needs what is missing
+    /// asks for it, and gets the reason.
     fn info_of(self: &Rc<Self>, who: &Credentials, inode: InodeId) -> Option<InodeInfo> {
         let info = self.query(who, inode.slot(), &GetAttributes { inode }).ok()?;
         info.partitions.is_empty().then_some(info)
@@ -90,7 +90,7 @@ impl Server {
         let request = ReadInline { inode, offset: 0, length: limits::INLINE_BYTES_MAX as u32, keep: false };
         // By the rights of the user, not by what the session has open.
         match self.query(who, inode.slot(), &request) {
-            // Behind its bytes a file may go on with zeros: then this is not all of it.
+            // A longer file continues with zeros behind its inline bytes: then these are not all of it.
             Ok(read) if read.size.size <= limits::INLINE_BYTES_MAX as u64 => {
                 let mut bytes = read.bytes?;
                 bytes.0.resize(read.size.size as usize, 0);
@@ -109,7 +109,7 @@ fn astray() -> Error {
     )
 }
 
-/// Whether asking the same again would be answered the same: other errors say where to ask, or when.
+/// Whether the same request would get the same answer again: other errors say where to ask, or when.
 fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::NotDirectory | ErrorKind::Loop)
 }

@@ -1,4 +1,4 @@
-//! What a server counts, message by message and session by session: see [`crate::metrics`].
+//! The counters of a server, by message and by session: see [`crate::metrics`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use ramlace_wire::{Header, Kind};
 
 use crate::clock;
 
-/// An exact count that one thread keeps.
+/// Adds to an exact counter of a single thread.
 fn add(count: &Cell<u64>, more: u64) {
     count.set(count.get().wrapping_add(more));
 }
@@ -26,7 +26,7 @@ struct MessageCounts {
     classes: [Cell<u64>; LATENCY_CLASSES],
 }
 
-/// What one session has asked.
+/// The counters of one session.
 #[derive(Default)]
 pub struct SessionCounts {
     pub requests: Cell<u64>,
@@ -34,7 +34,7 @@ pub struct SessionCounts {
     pub sent_bytes: Cell<u64>,
 }
 
-/// The counts of a server's process.
+/// The counters of a server's process.
 pub struct Counts {
     messages: Box<[MessageCounts]>,
     pub sessions: RefCell<HashMap<SessionId, Rc<SessionCounts>>>,
@@ -47,7 +47,7 @@ impl Default for Counts {
     }
 }
 
-/// A request that came, until its answer leaves.
+/// A request that was received, until its reply is sent.
 pub struct Timed {
     kind: Kind,
     request: RequestName,
@@ -56,7 +56,7 @@ pub struct Timed {
 }
 
 impl Counts {
-    /// A whole request has come, of a session or of nobody's.
+    /// A whole request was received, of a session or of none.
     pub fn begin(&self, header: &Header, session: Option<&Rc<SessionCounts>>) -> Timed {
         let received = u64::from(header.body_bytes) + u64::from(header.data_bytes);
         add(&self.messages[header.kind.index()].received_bytes, received);
@@ -69,7 +69,7 @@ impl Counts {
         Timed { kind: header.kind, request, began: clock::instant(), session: session.cloned() }
     }
 
-    /// Its answer, of so many bytes or an error, leaves.
+    /// Its reply is sent: this many bytes, or an error.
     pub fn end(&self, timed: &Timed, sent: std::result::Result<u64, &Error>) {
         let (sent_bytes, failed) = (*sent.as_ref().unwrap_or(&0), sent.is_err());
         let counts = &self.messages[timed.kind.index()];

@@ -1,4 +1,4 @@
-//! All leases on bytes of a server, and who waits for what: see [`crate::data_leases`].
+//! All leases on bytes of a server, and the tasks that wait for them: see [`crate::data_leases`].
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use tokio::time::sleep_until;
 use crate::clock;
 use crate::server::staging_room::StagingRoom;
 
-/// All leases on bytes of a server, and who waits for what.
+/// All leases on bytes of a server, and the tasks that wait for them.
 pub struct DataDesk {
     pub leases: RefCell<DataLeases>,
     began: Instant,
-    /// This life of the server: no other has this number.
+    /// This incarnation of the server: the number is unique.
     pub life: u64,
-    /// A recall began, or is over.
+    /// Notified when a recall begins or ends.
     pub changed: Notify,
-    /// For bytes that wait.
+    /// Room for bytes that wait.
     pub staging: StagingRoom,
 }
 
 impl DataDesk {
-    /// A server begins, with what its last life has left.
+    /// At the start of a server, with what its last incarnation has left.
     pub fn new(leases: DataLeases, life: u64, now: Instant) -> DataDesk {
         DataDesk {
             leases: RefCell::new(leases.counting_from(life >> 1)),
@@ -36,7 +36,7 @@ impl DataDesk {
         }
     }
 
-    /// Milliseconds since the server's life began.
+    /// Milliseconds since this incarnation began.
     pub fn now(&self) -> u64 {
         clock::instant().saturating_duration_since(self.began).as_millis() as u64
     }
@@ -47,12 +47,12 @@ impl DataDesk {
         self.changed.notify_waiters();
     }
 
-    /// Whether nobody has a lease.
+    /// Whether there are no leases.
     pub fn is_idle(&self) -> bool {
         self.leases.borrow().is_idle()
     }
 
-    /// What a session has yet to acknowledge above a number.
+    /// The recalls above a number that a session still has to acknowledge.
     pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
         self.leases.borrow().unacknowledged(session, above)
     }
@@ -73,8 +73,9 @@ impl DataDesk {
         }
     }
 
-    /// Waits until there is room for copies of pages: others have dropped theirs. `through`: whose kernel may have which pages locked
-    /// until then. If it is to drop some of these it cannot, and what is kept for that may be what takes the room.
+    /// Waits until there is room for copies of pages, because others have dropped theirs. `through`: a
+    /// session whose kernel may have pages locked until then. If the session has to drop some of these it
+    /// cannot, and the copies kept because of that may be what takes the room: then this does not wait.
     pub async fn room_for_bases(&self, through: Option<(Place, SessionId, ByteRange)>) {
         let is_awaited =
             || through.is_some_and(|(place, session, of)| self.has_yet_to_drop(place, session, of));
@@ -83,18 +84,19 @@ impl DataDesk {
         }
     }
 
-    /// Whether a session has yet to drop some of these bytes.
+    /// Whether a session still has to drop some of these bytes.
     pub fn has_yet_to_drop(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
         self.leases.borrow().has_yet_to_drop(place, session, range)
     }
 
-    /// Bytes that a session's kernel has in its pages begin to arrive.
+    /// Bytes that a session's kernel caches begin to arrive.
     pub fn begin_through(&self, place: Place, session: SessionId, range: ByteRange) {
         let now = self.now();
         self.change_leases(|leases| leases.begin_through(place, session, range, now));
     }
 
-    /// Whoever waits, or has something to drop, hears of what this changes for it.
+    /// Changes the leases, and wakes the waiting tasks and the sessions that have to drop something because
+    /// of it.
     pub fn change_leases<T>(&self, change: impl FnOnce(&mut DataLeases) -> T) -> T {
         let mut leases = self.leases.borrow_mut();
         let before = leases.told();
@@ -107,50 +109,50 @@ impl DataDesk {
         changed
     }
 
-    /// Who has what, and who waits, of one file or of all.
+    /// The holders and the waiting claims, of one file or of all.
     pub fn held(&self, inode: Option<InodeId>) -> Vec<Held> {
         self.leases.borrow().held(inode)
     }
 
-    /// Whether strict mounts are at a place.
+    /// Whether strict mounts use a place.
     pub fn is_strict(&self, place: Place) -> bool {
         self.leases.borrow().is_strict(place)
     }
 
-    /// Whether what is asked may be done in this step. Whoever has to drop pages for it hears of that.
+    /// Whether the claim may be granted in this step. Clients that have to drop pages for it are told.
     pub fn claim(&self, asked: &Asked, ticket: &mut Ticket) -> Result<bool> {
         let mut leases = self.leases.borrow_mut();
         let (told, before) = (leases.told(), *ticket);
         let granted = leases.claim(asked, ticket, self.now());
-        // One that has begun to wait is one that others need not wait for.
+        // Others need not wait for a client that has begun to wait itself.
         if leases.told() != told || *ticket != before {
             self.changed.notify_waiters();
         }
         granted
     }
 
-    /// A claim is over.
+    /// A claim has ended.
     pub fn end_claim(&self, place: Place, ticket: Ticket) {
         if self.leases.borrow_mut().end_claim(place, ticket) {
             self.changed.notify_waiters();
         }
     }
 
-    /// A write by way of a kernel's pages waits before its bytes are here.
+    /// A write through a kernel's pages waits before its bytes are received.
     pub fn comes(&self, place: Place, session: SessionId, range: ByteRange) {
         self.leases.borrow_mut().comes(place, session, range);
         self.changed.notify_waiters();
     }
 
-    /// They are here, or it is over.
+    /// The bytes are received, or the write has ended.
     pub fn has_come(&self, place: Place, session: SessionId, range: ByteRange) {
         self.leases.borrow_mut().has_come(place, session, range);
     }
 
-    /// Something is acknowledged, or somebody's time is over.
+    /// Waits until something is acknowledged, or a holder's time is over.
     pub async fn next_change(&self) {
         let end = self.leases.borrow().next_end();
-        // The clock is read in whole milliseconds: one more is surely behind it.
+        // The clock is read in whole milliseconds: one more is certainly later.
         let end = self.began + Duration::from_millis(end.map_or(self.now() + 1_000, |end| end + 1));
         tokio::select! {
             () = self.changed.notified() => {}
@@ -163,7 +165,7 @@ impl DataDesk {
     }
 }
 
-/// Where the bytes of a lane are.
+/// The place of a lane's bytes.
 pub fn place_of(lane: LaneId) -> Place {
     (lane.inode, Some(lane.lane))
 }
@@ -208,7 +210,7 @@ mod tests {
             assert!(waits(Some((PLACE, session(3), page(4096)))).await, "another kernel has dropped none");
             let (before, behind) = (page(4096), page(1 << 40));
             assert!(!waits(Some((PLACE, session(1), before))).await);
-            // Pages that it is not to drop hold nothing up, until it is to drop them as well.
+            // Pages that it need not drop delay nothing, until it has to drop them as well.
             assert!(waits(Some((PLACE, session(1), behind))).await);
             let asked = async {
                 tokio::task::yield_now().await;

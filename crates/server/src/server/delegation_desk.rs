@@ -1,4 +1,5 @@
-//! Delegations that somebody else waits for, and how much a server withholds for all that there are: see [`crate::delegations`].
+//! Delegations that other sessions wait for, and how much room a server withholds for all that there are: see
+//! [`crate::delegations`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,38 +10,38 @@ use ramlace_namespace::Delegation;
 use ramlace_wire::leases::DelegationRecall;
 use tokio::sync::Notify;
 
-/// A delegation that its holder is to give back.
+/// A delegation that its holder has to give back.
 struct Wanted {
     held: Delegation,
-    /// Nobody waits for the holder any longer.
+    /// After this the wait for the holder ends.
     until: Instant,
-    /// When the holder was told last.
+    /// When the holder was last told.
     told: Option<Instant>,
 }
 
-/// Delegations of a server, beside what its slots know of them.
+/// The delegations of a server, besides what its slots know of them.
 #[derive(Default)]
 pub struct DelegationDesk {
-    /// One is wanted, or is over.
+    /// Notified when a delegation is wanted, or has ended.
     pub changed: Notify,
     wanted: RefCell<BTreeMap<Slot, Wanted>>,
-    /// Delegated to nobody before this moment.
+    /// Not delegated to any session before this time.
     resting: RefCell<BTreeMap<Slot, Instant>>,
     count: Cell<u64>,
 }
 
 impl DelegationDesk {
-    /// How many there are.
+    /// The number of delegations.
     pub fn count(&self) -> u64 {
         self.count.get()
     }
 
-    /// As many as the slots know of.
+    /// Sets the number to that of the slots.
     pub fn set_count(&self, count: u64) {
         self.count.set(count);
     }
 
-    /// Somebody waits for it; until when, at the latest.
+    /// Another session waits for the slot; returns until when at the latest.
     pub fn want(&self, slot: Slot, held: Delegation, now: Instant) -> Instant {
         let mut wanted = self.wanted.borrow_mut();
         if let Some(known) = wanted.get(&slot)
@@ -60,12 +61,13 @@ impl DelegationDesk {
         until
     }
 
-    /// Whether somebody else wanted the slot a moment ago.
+    /// Whether another session wanted the slot recently.
     pub fn rests(&self, slot: Slot, now: Instant) -> bool {
         self.resting.borrow().get(&slot).is_some_and(|until| *until > now)
     }
 
-    /// What a session is to give back and was not told of just now; it is told.
+    /// The slots that a session has to give back, except those of which it was told recently. They now count
+    /// as told.
     pub fn tell(&self, session: SessionId, now: Instant) -> Vec<DelegationRecall> {
         let again = Duration::from_millis(limits::DELEGATION_TOLD_AGAIN_MILLIS);
         let mut wanted = self.wanted.borrow_mut();
@@ -78,7 +80,7 @@ impl DelegationDesk {
         told.collect()
     }
 
-    /// When something is to be told to a session again.
+    /// When a session is to be told of a slot again.
     pub fn tells_again_at(&self, session: SessionId) -> Option<Instant> {
         let again = Duration::from_millis(limits::DELEGATION_TOLD_AGAIN_MILLIS);
         let wanted = self.wanted.borrow();
@@ -86,7 +88,7 @@ impl DelegationDesk {
         of_session.filter_map(|wanted| Some(wanted.told? + again)).min()
     }
 
-    /// A delegation is over.
+    /// A delegation has ended.
     pub fn is_over(&self, slot: Slot, held: Delegation) {
         let mut wanted = self.wanted.borrow_mut();
         if wanted.get(&slot).is_some_and(|wanted| wanted.held == held) {
@@ -96,7 +98,7 @@ impl DelegationDesk {
         self.changed.notify_waiters();
     }
 
-    /// A session has ended, and with it what was delegated to it.
+    /// A session has ended, and its delegations with it.
     pub fn end_session(&self, session: SessionId) {
         self.wanted.borrow_mut().retain(|_, wanted| wanted.held.session != session);
         self.changed.notify_waiters();

@@ -1,4 +1,4 @@
-//! What slots owe each other, by server: see [`crate::deliveries`].
+//! Queues of the slots' deliveries, by server: see [`crate::deliveries`].
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use ramlace_base::{ServerId, Slot};
 use ramlace_namespace::{Delivery, DeliveryId};
 
-/// A delivery, and the slot that owes it.
+/// A pending delivery, and the slot that sends it.
 #[derive(Clone)]
 pub struct Owed {
     pub from: Slot,
@@ -14,14 +14,14 @@ pub struct Owed {
     pub delivery: Delivery,
 }
 
-/// What is owed to one server.
+/// The pending deliveries to one server.
 #[derive(Default)]
 pub struct Queue {
     pub owed: VecDeque<Owed>,
     pub unreachable: bool,
 }
 
-/// What is owed, by server.
+/// The pending deliveries, by server.
 #[derive(Default)]
 pub struct Deliveries {
     pub queues: RefCell<HashMap<ServerId, Queue>>,
@@ -29,7 +29,7 @@ pub struct Deliveries {
 
 #[cfg(test)]
 impl Deliveries {
-    /// How many wait for a server.
+    /// The number that wait for a server.
     pub fn queued(&self, target: ServerId) -> usize {
         self.queues.borrow().get(&target).map_or(0, |queue| queue.owed.len())
     }

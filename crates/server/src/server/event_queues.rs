@@ -1,4 +1,4 @@
-//! What has happened to sessions and was not told yet: see [`crate::listen`].
+//! Events that are not sent to their sessions yet: see [`crate::listen`].
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -15,18 +15,18 @@ const UNTOLD_MAX: usize = limits::LOCK_WAITS_PER_PROCESS_MAX + limits::PARKED_PE
 struct Queue {
     events: VecDeque<Event>,
     changed: Rc<Notify>,
-    /// The newest question: older ones are of connections that were lost.
+    /// The newest long poll: older ones belong to lost connections.
     newest: u64,
 }
 
-/// Events that were not told yet, by session.
+/// Events that are not sent yet, by session.
 #[derive(Default)]
 pub struct EventQueues {
     queues: RefCell<HashMap<SessionId, Queue>>,
 }
 
 impl EventQueues {
-    /// Something has happened. A session that leaves so many untold is not told: it does not ask.
+    /// Queues an event. If a session has too many unsent events, it gets no more: it does not ask for them.
     pub fn push(&self, session: SessionId, event: Event) {
         let mut queues = self.queues.borrow_mut();
         let queue = queues.entry(session).or_default();
@@ -43,7 +43,7 @@ impl EventQueues {
         }
     }
 
-    /// A request takes the place of those before it.
+    /// A long poll replaces those before it.
     pub fn begin(&self, session: SessionId) -> u64 {
         let mut queues = self.queues.borrow_mut();
         let queue = queues.entry(session).or_default();
@@ -52,13 +52,13 @@ impl EventQueues {
         queue.newest
     }
 
-    /// What tells of more, as long as this question is the session's newest.
+    /// Notifies of more events, as long as this is the session's newest long poll.
     pub fn changed(&self, session: SessionId, question: u64) -> Option<Rc<Notify>> {
         let queues = self.queues.borrow();
         queues.get(&session).filter(|queue| queue.newest == question).map(|queue| queue.changed.clone())
     }
 
-    /// What has happened, as much as one answer tells: it is told.
+    /// Takes the queued events, as many as one answer holds; they count as sent.
     pub fn take(&self, session: SessionId) -> Vec<Event> {
         let mut queues = self.queues.borrow_mut();
         let Some(queue) = queues.get_mut(&session) else { return Vec::new() };

@@ -1,11 +1,11 @@
-//! Values that a server keeps for its next life, each in a file of its store.
+//! Values that a server keeps over a restart, each in a file of its store.
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_store::Store;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Reads a value that the last life has kept.
+/// Reads a value that the last incarnation has kept.
 pub fn load_file<T: DeserializeOwned>(store: &mut Store, name: &str) -> Result<Option<T>> {
     if !store.meta_names()?.iter().any(|other| other == name) {
         return Ok(None);
@@ -16,7 +16,7 @@ pub fn load_file<T: DeserializeOwned>(store: &mut Store, name: &str) -> Result<O
     })
 }
 
-/// Keeps a value for the next life, in the place of the old one at once.
+/// Keeps a value over a restart, replacing the old one atomically.
 pub fn save_file<T: Serialize>(store: &mut Store, name: &str, value: &T) -> Result<()> {
     let temporary = format!("{name}-next");
     if store.meta_names()?.contains(&temporary) {

@@ -1,4 +1,4 @@
-//! Whom a server lets in, and who was told of that: see [`crate::keys`].
+//! The keys that a server accepts, and which servers have the key book: see [`crate::keys`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,29 +14,29 @@ use crate::clock;
 use crate::config::ServeOptions;
 use crate::server::kept_files::load_file;
 
-/// The key book, as the store keeps it.
+/// The file of the key book in the store.
 pub const BOOK_FILE: &str = "key-book";
 
-/// Whom this server lets in.
+/// The keys that this server accepts.
 pub struct KeyDesk {
     pub keys: RefCell<Rc<ServerKeys>>,
-    /// Where the coordinator is: the newest book that each server has answered.
+    /// On the coordinator's server: the newest book that each server has acknowledged.
     pub told: RefCell<BTreeMap<ServerId, u64>>,
-    /// Changes when somebody has to be told.
+    /// Changes when a server has to be sent the book.
     pub news: watch::Sender<()>,
-    /// Told when somebody has answered.
+    /// Notified when a server has acknowledged it.
     pub answered: Notify,
-    /// It has the book that the pool had when this process began, as far as anybody could be asked.
+    /// It has the book that the pool had when this process began, as far as a server could be asked.
     pub is_current: Cell<bool>,
     pub became_current: Notify,
-    /// The store has the book by which this server goes.
+    /// The store has the book that this server uses.
     pub is_stored: Cell<bool>,
-    /// The file of the secret has the current one.
+    /// The secret's file has the current secret.
     pub file_is_current: Cell<bool>,
 }
 
 impl KeyDesk {
-    /// Goes by the book that the last life knew; in the first one by the secret's file.
+    /// Loads the book that the last incarnation used; the first one begins with the secret's file.
     pub fn load(store: &mut Store, options: &ServeOptions) -> Result<KeyDesk> {
         let book: KeyBook = match load_file(store, BOOK_FILE)? {
             Some(book) => book,
@@ -54,7 +54,7 @@ impl KeyDesk {
         })
     }
 
-    /// What this server proves, and what those who connect have to prove.
+    /// What this server proves, and what connecting clients have to prove.
     pub fn keys(&self) -> Rc<ServerKeys> {
         self.keys.borrow().clone()
     }
@@ -64,8 +64,8 @@ impl KeyDesk {
         Secret::of(&self.keys().book().secrets.current)
     }
 
-    /// A host, and whoever has a secret that was replaced, is served when this server has heard whom it must not serve: the
-    /// book may have changed while it was dead.
+    /// Hosts, and clients with a secret that was replaced, are served only once this server knows which of
+    /// them are revoked: the book may have changed while the server was down.
     pub async fn admit(&self, proved: &Proved) -> Result<()> {
         while !self.is_current.get() && (proved.role == Role::Host || !self.keys().is_newest(proved)) {
             self.became_current.notified().await;
@@ -77,14 +77,14 @@ impl KeyDesk {
         self.told.borrow().get(&server).is_some_and(|told| *told >= self.keys().book().version)
     }
 
-    /// A server has begun anew: it is told once more.
+    /// A server has restarted: it is sent the book again.
     pub fn forget_told(&self, server: ServerId) {
         self.told.borrow_mut().remove(&server);
         self.news.send_replace(());
     }
 }
 
-/// What it has to prove by a book, and to ask of others.
+/// The keys that follow from a book: what this server proves, and requires of others.
 pub fn keys_by(book: KeyBook, options: &ServeOptions) -> ServerKeys {
     ServerKeys::by_book(book, ServerId(options.server)).trusting_the_network(options.trust_network)
 }

@@ -1,4 +1,4 @@
-//! The map that a server believes in, and the coordinator where it is embedded here: see [`crate::membership`].
+//! The map that a server uses, and the coordinator if it is embedded here: see [`crate::membership`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,24 +12,24 @@ use tokio::sync::Notify;
 use crate::server::kept_files::{load_file, save_file};
 
 const MAP_FILE: &str = "map";
-/// The coordinator, as its server keeps it.
+/// The file of the coordinator's state.
 pub const COORDINATOR_FILE: &str = "coordinator";
 
 /// The map and, on one server of the pool, the coordinator.
 pub struct Membership {
     map: RefCell<Option<Rc<ClusterMap>>>,
     pub coordinator: RefCell<Option<Coordinator>>,
-    /// There is a newer map.
+    /// Notified when there is a newer map.
     pub changed: Notify,
     next_home: Cell<u32>,
     /// Held while the coordinator is asked for the map.
     pub asking: tokio::sync::Mutex<()>,
-    /// How often it was.
+    /// How often it was asked.
     pub asked: Cell<u64>,
 }
 
 impl Membership {
-    /// Loads what the last life knew; `config`: this server has the coordinator.
+    /// Loads what the last incarnation knew; `config`: this server has the coordinator.
     pub fn load(store: &mut Store, config: Option<CoordinatorConfig>, home_seed: u32) -> Result<Membership> {
         let coordinator = match (load_file(store, COORDINATOR_FILE)?, config) {
             (Some(coordinator), _) => Some(coordinator),
@@ -59,13 +59,13 @@ impl Membership {
         self.map.borrow().as_ref().map_or(Epoch(0), |map| map.epoch)
     }
 
-    /// The map, where it is newer than that of somebody who has one.
+    /// The map, if it is newer than this epoch.
     pub fn newer_than(&self, epoch: Epoch) -> Option<ClusterMap> {
         let map = self.map.borrow();
         map.as_ref().filter(|map| epoch != Epoch(0) && map.epoch > epoch).map(|map| (**map).clone())
     }
 
-    /// Believes in a newer map from now on, and keeps it in the store.
+    /// Uses a newer map from now on, and keeps it in the store.
     pub fn adopt(&self, store: &mut Store, map: ClusterMap) -> Result<()> {
         if map.epoch <= self.epoch() {
             return Ok(());
@@ -77,7 +77,7 @@ impl Membership {
         Ok(())
     }
 
-    /// A slot for a new directory: round the slots, so that a tree spreads over all servers.
+    /// A slot for a new directory: goes over all slots, so that a tree is spread over all servers.
     pub fn next_home(&self, slots: u32) -> Slot {
         // An odd stride near the golden section visits every slot of a power of two, far apart.
         let next = self.next_home.get().wrapping_add(0x9e37_79b1);

@@ -1,28 +1,28 @@
-//! Where owners of locks wait, as far as they have said so: see [`crate::deadlock`]. Of this life of the server alone: who waits says it
-//! again.
+//! The files for whose locks owners wait, as far as they have reported it: see [`crate::deadlock`]. Not kept
+//! over a restart: owners that still wait report again.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ramlace_base::{InodeId, Slot, limits};
 use ramlace_wire::locks::{LockOwner, LockWait};
 
-/// Where owners of locks wait.
+/// The files for whose locks owners wait.
 #[derive(Default)]
 pub struct KnownWaits {
     files: HashMap<LockOwner, BTreeSet<InodeId>>,
 }
 
 impl KnownWaits {
-    /// An owner says that it waits for a lock of this file.
+    /// An owner reports that it waits for a lock of this file.
     pub fn note(&mut self, owner: LockOwner, file: InodeId) {
         if self.files.len() >= limits::DEADLOCK_OWNERS_KNOWN_MAX && !self.files.contains_key(&owner) {
-            // Those who wait still say it again.
+            // Owners that still wait report again.
             self.files.clear();
         }
         self.files.entry(owner).or_default().insert(file);
     }
 
-    /// The slots in which these owners may wait, each owner's one behind the other.
+    /// The slots in which these owners may wait, ordered by owner.
     pub fn homes(&self, owners: &[LockOwner]) -> Vec<(LockOwner, Slot)> {
         let mut homes = Vec::new();
         for owner in owners {
@@ -33,11 +33,11 @@ impl KnownWaits {
         homes
     }
 
-    /// All waits of these owners in those slots: what they do not wait for any more is forgotten.
+    /// Learns all waits of these owners in those slots: others are forgotten.
     pub fn heard(&mut self, owners: &[LockOwner], waits: &[LockWait]) {
         let there: HashSet<(LockOwner, InodeId)> =
             waits.iter().map(|wait| (wait.owner, wait.inode)).collect();
-        // Of more than one answer tells it is not known which are left out.
+        // If there are more than one answer holds, it is not known which are missing.
         if waits.len() >= limits::DEADLOCK_WAITS_MAX {
             return;
         }

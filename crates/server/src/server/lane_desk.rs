@@ -1,4 +1,4 @@
-//! What one life of a server knows of its lanes: see [`crate::lanes`].
+//! What an incarnation of a server knows of its lanes: see [`crate::lanes`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,27 +12,27 @@ use tokio::sync::Notify;
 /// A write into a lane's memory whose bytes are still arriving.
 pub struct Arriving {
     pub range: ByteRange,
-    /// Pages that a kernel writes back.
+    /// A kernel's write-back of pages.
     pub back: bool,
-    /// Stops the connection that it arrives on.
+    /// Stops the connection on which it arrives.
     pub canceller: Canceller,
-    /// Told when the write has ended, one way or the other.
+    /// Notified when the write has ended in any way.
     pub ended: Notify,
 }
 
-/// What one life of the server knows of its lanes.
+/// What an incarnation of the server knows of its lanes.
 #[derive(Default)]
 pub struct LaneDesk {
     /// Writes under way, and waits for changes.
     pub traffic: RefCell<Traffic>,
     pub arriving: RefCell<HashMap<(LaneId, Writer), Rc<Arriving>>>,
-    /// The locks under which lanes are begun, cut or dropped; requests wait while one exists.
+    /// The locks under which lanes are begun, cut or dropped; requests wait while there is one.
     pub changing: RefCell<HashMap<LaneId, Rc<tokio::sync::Mutex<()>>>>,
 }
 
 impl LaneDesk {
-    /// Whether somebody is beginning, cutting or dropping the lane right now: its standing counts
-    /// only with the lane's lock in hand.
+    /// Whether a task is beginning, cutting or dropping the lane now: then the lane's state is only valid
+    /// with its lock held.
     pub fn is_changing(&self, lane: LaneId) -> bool {
         self.changing.borrow().contains_key(&lane)
     }
@@ -60,12 +60,13 @@ impl LaneDesk {
         }
     }
 
-    /// Stops write-backs of others that are arriving in a range. Whether there were any: then others had their turn.
+    /// Stops write-backs of others that are arriving in a range. Returns whether there were any: then other
+    /// requests have run.
     pub async fn stop_write_backs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
         self.stop_arriving(lane, range, session, |back| back).await
     }
 
-    /// The same of what programs write.
+    /// The same for writes of programs.
     pub async fn stop_programs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
         self.stop_arriving(lane, range, session, |back| !back).await
     }
@@ -93,7 +94,7 @@ impl LaneDesk {
         }
     }
 
-    /// Writes of others whose bytes are arriving in a range, and where.
+    /// Writes of others whose bytes are arriving in a range, and the parts of the range.
     pub fn arriving_in(
         &self,
         lane: LaneId,
@@ -106,8 +107,8 @@ impl LaneDesk {
         parts.filter(|(_, part)| !part.is_empty()).collect()
     }
 
-    /// A retry stops the attempt it repeats, and those that its session has given up, so that late
-    /// bytes cannot overwrite newer ones. Whether there were any: then others had their turn.
+    /// A retry stops the attempt that it repeats, and those that its session has abandoned, so that late
+    /// bytes cannot overwrite newer ones. Returns whether there were any: then other requests have run.
     pub async fn stop_replaced(&self, lane: LaneId, writer: Writer, below: Sequence) -> bool {
         let mut stopped = false;
         loop {

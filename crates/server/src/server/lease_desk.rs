@@ -1,4 +1,4 @@
-//! All leases on names and attributes of a server, and who waits for what: see [`crate::leases`].
+//! All leases on names and attributes of a server, and the tasks that wait for them: see [`crate::leases`].
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use tokio::time::sleep_until;
 
 use crate::clock;
 
-/// All leases of a server, and who waits for what.
+/// All leases of a server, and the tasks that wait for them.
 pub struct LeaseDesk {
     pub leases: RefCell<Leases>,
     began: Instant,
-    /// What the last life had given is over then.
+    /// When the leases of the last incarnation are over.
     quiet_from: Cell<Option<Instant>>,
-    /// A recall began, or is over.
+    /// Notified when a recall begins or ends.
     pub changed: Notify,
 }
 
 impl LeaseDesk {
-    /// A server begins; its last life may have given leases.
+    /// At the start of a server; its last incarnation may have given leases.
     pub fn new(had_given: bool, now: Instant) -> LeaseDesk {
         let over = now + Duration::from_millis(HOLD_MILLIS);
         LeaseDesk {
@@ -39,11 +39,11 @@ impl LeaseDesk {
     }
 
     pub fn moment(&self, millis: u64) -> Instant {
-        // The clock is read in whole milliseconds: one more is surely behind it.
+        // The clock is read in whole milliseconds: one more is certainly later.
         self.began + Duration::from_millis(millis + 1)
     }
 
-    /// Takes note of a change; whether the effect was one.
+    /// Handles an effect, if it is a change; returns whether it is.
     pub fn note(&self, effect: &Effect) -> bool {
         let Effect::Changed { inode, names, knows } = *effect else { return false };
         let mut leases = self.leases.borrow_mut();
@@ -65,8 +65,8 @@ impl LeaseDesk {
         self.changed.notify_waiters();
     }
 
-    /// What answers that are made now out of these slots wait for. Bytes of lanes are nothing that a holder of the last
-    /// life may believe.
+    /// What answers from these slots that are made now have to wait for. Bytes of lanes are not covered by
+    /// leases of the last incarnation.
     pub fn recalled(&self, slots: impl Iterator<Item = Slot>, bytes_alone: bool) -> Recalled {
         let mut recalled = Recalled::default();
         let leases = self.leases.borrow();
@@ -78,13 +78,13 @@ impl LeaseDesk {
         recalled
     }
 
-    /// Until when somebody may believe what the last life gave it.
+    /// Until when leases of the last incarnation may still be in use.
     pub fn quiet_until(&self) -> Option<Instant> {
         self.quiet_from.set(self.quiet_from.get().filter(|over| *over > clock::instant()));
         self.quiet_from.get()
     }
 
-    /// Waits until nobody believes any more what was changed before.
+    /// Waits until no client relies any more on what was there before the change.
     pub async fn pass(&self, recalled: &Recalled) {
         if let Some(over) = recalled.quiet_until {
             sleep_until(over.into()).await;
@@ -98,7 +98,7 @@ impl LeaseDesk {
         loop {
             let until = self.leases.borrow().pending_until(slot, newest);
             let Some(until) = until else { return };
-            // Nothing else runs between the look and this: the server has one thread.
+            // Nothing else runs between the check and this: the server has one thread.
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = sleep_until(self.moment(until).into()) => {
@@ -114,7 +114,7 @@ impl LeaseDesk {
 #[derive(Debug, Default)]
 pub struct Recalled {
     quiet_until: Option<Instant>,
-    /// In each slot all up to the newest that there was.
+    /// By slot: all up to the newest one that there was.
     recalls: Vec<(Slot, u64)>,
     /// Recalls of leases on bytes.
     pub data: Vec<u64>,

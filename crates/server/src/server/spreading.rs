@@ -1,4 +1,4 @@
-//! When directories were tried to be spread: see [`crate::spread`].
+//! When it was last tried to spread directories: see [`crate::spread`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::InodeId;
 
-/// Pause before a directory that could not be spread, because a server did not answer, is tried again.
+/// The pause before the next attempt to spread a directory, after a server did not answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// When directories were tried to be spread.
+/// When it was last tried to spread directories.
 #[derive(Default)]
 pub struct Spreading {
     tried: RefCell<HashMap<InodeId, Instant>>,
 }
 
 impl Spreading {
-    /// Whether to try now; if so, that is noted.
+    /// Whether to try now; if so, notes the attempt.
     pub fn may_try(&self, directory: InodeId, now: Instant) -> bool {
         let mut tried = self.tried.borrow_mut();
         tried.retain(|_, at| now.saturating_duration_since(*at) < PAUSE);

@@ -1,4 +1,4 @@
-//! Room for the bytes of large writes that wait: see [`crate::staging`].
+//! Memory for the bytes of large writes that wait: see [`crate::staging`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use ramlace_base::{SessionId, limits};
 use tokio::sync::Notify;
 
-/// Who has how much of it.
+/// How much of it each session uses.
 #[derive(Default)]
 pub struct StagingRoom {
     of: RefCell<BTreeMap<SessionId, usize>>,
     freed: Notify,
 }
 
-/// Some of it, until it is dropped.
+/// A part of it, until this is dropped.
 pub struct Room<'a> {
     all: &'a StagingRoom,
     session: SessionId,
@@ -36,7 +36,7 @@ impl StagingRoom {
             && self.bytes() + bytes <= limits::STAGED_BYTES_PER_SERVER_MAX
     }
 
-    /// What is in use.
+    /// The bytes in use.
     pub fn bytes(&self) -> usize {
         self.of.borrow().values().sum()
     }

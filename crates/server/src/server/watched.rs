@@ -1,13 +1,13 @@
-//! What a record may change of homes that somebody has asked about: see [`crate::coordination`].
+//! The watched inodes that a record may change: see [`crate::coordination`].
 
 use ramlace_base::{ByteRange, InodeId, Slot};
 
-/// Homes that a record may change.
+/// Watched inodes that a record may change.
 #[derive(Default)]
 pub struct Watched {
     pub homes: bool,
-    /// Those of one slot; of all without one.
+    /// Those of one slot; `None`: of all slots.
     pub slot: Option<Slot>,
-    /// Bytes that live with an inode.
+    /// Inline bytes.
     pub bytes: Option<(InodeId, ByteRange)>,
 }
