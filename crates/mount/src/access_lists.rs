@@ -1,11 +1,12 @@
-//! Access control lists, as the kernel asks for them, and what it may keep of them.
+//! Access control lists: answers to the kernel's requests, and what the kernel may cache of them.
 //!
-//! The kernel checks rights by lists before it asks the mount for anything, so it asks for the list of whatever belongs to
-//! somebody else. It keeps the answer, also that there is none, until it hears of the inode's attributes anew or is told
-//! to drop them. Its checks ask for attributes when those are over, but who reads a list by a descriptor gets what was
-//! kept, however old it is. So the kernel keeps a list only while its inode's attributes are leased: a recall drops
-//! both, and what is left when the lease runs out is dropped here, within the time that servers wait longer than kernels
-//! believe. Any other answer is kept by nobody: the kernel is told to drop the list before it has it.
+//! The kernel checks rights by lists before it sends the mount any request, so it asks for the list of every
+//! inode of another user. It caches the answer, also that there is none, until it gets new attributes of the
+//! inode or is told to drop them. Its checks ask for attributes when those have expired, but a read of a list
+//! by a descriptor gets the cached one, however old it is. So the kernel may cache a list only while its
+//! inode's attributes are leased: a recall drops both, and what is left when the lease expires is dropped
+//! here, within the margin by which servers wait longer than kernels use their answers. No other answer may
+//! be cached: the kernel is told to drop the list before it gets it.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::xattrs::XattrName;
@@ -13,7 +14,8 @@ use ramlace_wire::xattrs::XattrName;
 use crate::mounted::PoolFileSystem;
 
 impl PoolFileSystem {
-    /// A list of the inode, for which the kernel asks by this node. Who may reach an inode may read its lists.
+    /// A list of the inode, which the kernel names by this node. Every user that can reach an inode may read
+    /// its lists.
     pub(crate) fn get_list(&self, node: u64, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         let asked = self.leases.ask();
         let believed = self.leases.attributes_believed(asked, inode);
@@ -38,7 +40,7 @@ impl PoolFileSystem {
 
     fn ask_for_list(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         match self.raw().get_xattr(inode, &XattrName::new(name)?) {
-            // It was removed while somebody here has it open: its mode says all that is left to say.
+            // It was removed while a program here has it open: its mode is all that is left to answer with.
             Err(error) if error.kind() == ErrorKind::Stale && self.removed.get(inode).is_some() => {
                 Err(Error::new(ErrorKind::NoData, "it was removed"))
             }

@@ -1,4 +1,4 @@
-//! Attributes and times, from the pool's words into the kernel's and back.
+//! Attributes and times, converted from the pool's types to the kernel's and back.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,14 +8,14 @@ use ramlace_wire::Attributes;
 
 use crate::leases::Believed;
 
-/// What programs should read and write at once, as `st_blksize` says: a staged, atomic piece.
+/// What programs should read and write in one call, as `st_blksize` says: a staged, atomic piece.
 const BLOCK_BYTES: u32 = ramlace_base::limits::STAGED_BYTES_MAX as u32;
 
 /// Unit of `st_blocks`.
 const COUNTED_BYTES: u64 = 512;
 
-/// The attributes as the kernel wants them. Where nobody has counted what the file holds, it is as much as its size: the
-/// kernel does not believe such attributes.
+/// The attributes in the kernel's form. If the file's memory was not counted, its size is used instead: the
+/// kernel may not cache such attributes.
 pub(crate) fn kernel_attributes(attributes: &Attributes) -> KernelAttributes {
     let moment = |time: Timestamp| (time.seconds(), time.subsecond_nanos());
     KernelAttributes {
@@ -34,7 +34,7 @@ pub(crate) fn kernel_attributes(attributes: &Attributes) -> KernelAttributes {
     }
 }
 
-/// An entry that leads to these attributes.
+/// An entry that leads to an inode with these attributes.
 pub(crate) fn entry(attributes: &Attributes, believed: Believed) -> Entry {
     Entry {
         node: attributes.inode.0,
@@ -45,7 +45,7 @@ pub(crate) fn entry(attributes: &Attributes, believed: Believed) -> Entry {
     }
 }
 
-/// A time that shall be set, with this machine's clock for "now".
+/// A time to be set, with this machine's clock for "now".
 pub(crate) fn timestamp(time: SetTime) -> Timestamp {
     let nanos = match time {
         SetTime::Now => now_nanos(),

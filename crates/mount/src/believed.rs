@@ -1,6 +1,8 @@
-//! What the kernel may believe by leases and until when, and what is kept for its next question. Pure: the time is handed in.
+//! What the kernel may cache under leases and until when, and what is kept to answer its next request. Pure:
+//! the time is an argument.
 //!
-//! An answer counts by the state of this when its question left: what was recalled since, or changed here, it says nothing about.
+//! An answer is judged by the state when its request was sent: it says nothing about what was recalled since,
+//! or changed here.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,61 +15,62 @@ use ramlace_wire::leases::Leased;
 
 use crate::kept::{Kept, Named};
 
-/// Recalls that are remembered for questions under way, at most.
+/// Recalls that are remembered at most, for requests under way.
 const MARKS_MAX: usize = 4_096;
-/// A lease of which so much is left is renewed when it is used.
+/// A lease with no more than this left is renewed when it is used.
 const RENEWED_WITH: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
 
 /// What a lease is on.
 pub type Subject = (InodeId, Leased);
 
-/// A question that is about to leave.
+/// A request that is about to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub(crate) at: Instant,
     marks: u64,
-    /// Whose request it is for.
+    /// The thread for whose request it is sent.
     pub(crate) thread: u32,
 }
 
 impl Asked {
-    /// For what was leased by answers to both.
+    /// For facts that depend on the answers to both.
     pub(crate) fn earlier(self, other: Asked) -> Asked {
         Asked { at: self.at.min(other.at), marks: self.marks.min(other.marks), ..self }
     }
 }
 
-/// What the kernel believes, what has been recalled, and what is kept.
+/// What the kernel may cache, what was recalled, and what is kept.
 #[derive(Default)]
 pub struct State {
     /// Grows with each mark.
     marks: u64,
-    /// What was recalled, or changed here, last: answers to older questions are not believed.
+    /// The mark of the last recall, or change made here: answers to older requests are not valid.
     marked: HashMap<Subject, u64>,
     /// Marks up to this one are forgotten.
     forgotten: u64,
-    /// What the kernel may believe at most until when: it counts a lifetime from when it takes the answer in, and in
-    /// whole ticks, so the margin that servers wait counts here, too.
+    /// Until when at most the kernel may use what it was told: it counts a lifetime from when it processes
+    /// the answer, and in whole ticks, so the margin that servers wait counts here, too.
     pub(crate) given: HashMap<Subject, Given>,
-    /// How many entries that lead to an inode the kernel was told, or is being told, and has not forgotten.
+    /// The number of entries leading to an inode that the kernel was told, or is being told, and has not
+    /// forgotten.
     pub(crate) lookups: HashMap<InodeId, i64>,
-    /// What the kernel may ask for once more.
+    /// Answers to requests that the kernel may repeat.
     pub(crate) kept: Kept,
-    /// Slots in which something of this mount's may be done yet, and how much.
+    /// Slots in which changes of this mount may still be done, and how many.
     pub(crate) doubted: HashMap<Slot, usize>,
 }
 
-/// What the kernel was told by a lease.
+/// What the kernel was told under a lease.
 pub struct Given {
-    /// No server counts on it any more.
+    /// From then on no server relies on it.
     pub(crate) over: Instant,
-    /// The attributes say that there are extended ones.
+    /// The attributes say that there are extended attributes.
     pub(crate) xattrs: bool,
-    /// It will be known when the kernel has all answers that told it.
+    /// It will be noticed when the kernel has all answers that contain it.
     pub(crate) tracked: bool,
 }
 
-/// Attributes that are kept for the kernel, and the question that they answer, as if it had just been asked.
+/// Attributes that are kept for the kernel, and the request that they answer, as if it had just been sent.
 pub fn kept_attributes(
     state: &Mutex<State>,
     asked: Asked,
@@ -81,11 +84,11 @@ pub fn kept_attributes(
         (attributes.clone(), at)
     };
     let asked = renewed(Asked { at, ..asked }, renew, clock)?;
-    // What was recalled before the renewal may have been kept when this looked.
+    // What was kept may have been recalled between reading it and the renewal.
     state.lock().is_newer(asked, (inode, Leased::Attributes)).then_some((attributes, asked))
 }
 
-/// The same of where a name leads.
+/// The same for where a name leads.
 pub(crate) fn kept_name(
     state: &Mutex<State>,
     asked: Asked,
@@ -100,8 +103,9 @@ pub(crate) fn kept_name(
     (is_newer(Leased::Names) && is_newer(Leased::Attributes)).then_some((named, asked))
 }
 
-/// The question for what is kept, as of its lease's last renewal: it is renewed when half of it is over. `None` where it cannot be.
-/// Nobody waits for another who renews it while it lasts.
+/// The request that stands for what is kept, at the time of its lease's last renewal: a lease is renewed when
+/// half of it is over. `None` if it cannot be. While the lease lasts, a caller does not wait for another
+/// thread's renewal.
 fn renewed(
     asked: Asked,
     renew: impl FnOnce(bool) -> Option<Renewed>,
@@ -121,12 +125,12 @@ fn renewed(
 }
 
 impl State {
-    /// A question that leaves now.
+    /// A request that is sent now.
     pub fn question(&self, at: Instant, thread: u32) -> Asked {
         Asked { at, marks: self.marks, thread }
     }
 
-    /// The kernel is told this by a lease that came with the answer: for how long it may believe it.
+    /// The kernel is told this under a lease that came with the answer; returns for how long it may use it.
     pub fn give(
         &mut self,
         asked: Asked,
@@ -146,20 +150,21 @@ impl State {
         Some(until - now)
     }
 
-    /// What came with an answer to this question, by a lease: it answers the next one.
+    /// Keeps what came with the answer to this request, under a lease, to answer the next one.
     pub fn keep_attributes(&mut self, asked: Asked, attributes: &Attributes) {
         if self.is_newer(asked, (attributes.inode, Leased::Attributes)) {
             self.kept.keep_attributes(attributes, asked.at);
         }
     }
 
-    /// A lease is over before its time. Until when the kernel may believe what it was told, if it was: it has to drop that.
+    /// A lease is recalled. Returns until when the kernel may use what it was told under it, if anything: the
+    /// kernel has to drop that.
     pub fn recall(&mut self, subject: Subject) -> Option<Instant> {
         self.kept.recall(subject.0, subject.1);
         Some(self.mark(subject)?.over)
     }
 
-    /// The session has ended, and its leases with it. What the kernel was told.
+    /// The session has ended, and its leases with it. Returns what the kernel was told.
     pub fn end(&mut self) -> Vec<(Subject, Instant)> {
         self.forget_marks();
         self.kept.clear();
@@ -167,14 +172,15 @@ impl State {
         self.given.drain().map(|(subject, given)| (subject, given.over)).collect()
     }
 
-    /// Whether nothing was recalled since the question left, and nothing changes that nobody recalls.
+    /// Whether nothing was recalled since the request was sent, and the slot is not in doubt, where changes
+    /// would not be recalled.
     pub fn is_newer(&self, asked: Asked, subject: Subject) -> bool {
         asked.marks >= self.forgotten
             && self.marked.get(&subject).is_none_or(|mark| *mark <= asked.marks)
             && !self.doubted.contains_key(&subject.0.slot())
     }
 
-    /// Returns what the kernel was told of a slot that is in doubt from now on.
+    /// Returns what the kernel was told of a slot whose doubt begins or ends.
     pub fn doubt(&mut self, slot: Slot, doubt: Doubt) -> Vec<(Subject, Instant)> {
         self.forget_marks();
         let count = self.doubted.get(&slot).copied().unwrap_or_default();
@@ -189,7 +195,7 @@ impl State {
         of_slot.map(|(subject, given)| (subject, given.over)).collect()
     }
 
-    /// Whether one more may be given.
+    /// Whether there is room for one more.
     pub(crate) fn has_room_for(&mut self, subject: Subject, now: Instant) -> bool {
         if self.given.len() < limits::LEASES_PER_MOUNT_MAX || self.given.contains_key(&subject) {
             return true;
@@ -198,7 +204,7 @@ impl State {
         self.given.len() < limits::LEASES_PER_MOUNT_MAX
     }
 
-    /// No answer to an earlier question is believed any more.
+    /// Answers to all earlier requests become invalid.
     pub(crate) fn forget_marks(&mut self) {
         self.marks += 1;
         self.marked.clear();
@@ -216,13 +222,13 @@ impl State {
         }
     }
 
-    /// Nobody knows whose attributes are others now.
+    /// It is not known which inodes' attributes have changed.
     pub(crate) fn forget_attributes(&mut self) {
         self.forget_marks();
         self.kept.forget_all_attributes();
     }
 
-    /// Answers to earlier questions are not believed any more, and nothing is kept of them.
+    /// Answers to earlier requests about this become invalid, and are not kept.
     pub(crate) fn outdate(&mut self, subject: Subject) {
         if self.marked.len() >= MARKS_MAX {
             self.forget_marks();
@@ -234,8 +240,8 @@ impl State {
         }
     }
 
-    /// The same. What the kernel was told, also where it may not believe it any more: an answer that was held up it believes from when
-    /// it has it.
+    /// The same; returns what the kernel was told, even if its time is over: the kernel uses a delayed answer
+    /// from when it gets it.
     pub fn mark(&mut self, subject: Subject) -> Option<Given> {
         self.outdate(subject);
         self.given.remove(&subject)
@@ -265,7 +271,7 @@ mod tests {
         assert!(state.is_newer(question(&state), FILE));
     }
 
-    /// What is known of a directory by leases that are over: that nothing is in it, or where one name leads.
+    /// What is known of a directory under expired leases: that nothing is in it, or where one name leads.
     fn known(size: u64) -> (Mutex<State>, Instant) {
         let (mut state, then) = (State::default(), Instant::now() - Duration::from_secs(60));
         state.kept.keep_attributes(&directory(size), then);
@@ -307,7 +313,7 @@ mod tests {
         let (state, then) = known(1);
         let asked = question(&state.lock());
         let later = |_| Some(Renewed { since: then + Duration::from_secs(1), asked: Instant::now() });
-        // Something else of the directory is known by a lease of now.
+        // Something else of the directory is known under a present lease.
         state.lock().kept.keep_name(FILE.0, b"other", Named::At(InodeId(72)), Instant::now());
         assert!(kept_name(&state, asked, (FILE.0, b"other"), |_| None, Instant::now).is_some());
         assert!(kept_name(&state, asked, (FILE.0, b"name"), later, Instant::now).is_none());

@@ -12,45 +12,45 @@ use crate::mounted::PoolFileSystem;
 use crate::pages::{Pages, Request, Suspect};
 use crate::users::credentials;
 
-/// A read for pages is done so often at most when their leases end meanwhile.
+/// The number of times that a read for pages is done again when their leases end meanwhile.
 const READS_ANEW_MAX: usize = 8;
 
-/// What kind of write it is.
+/// The flags of a write.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteFlags {
     /// The kernel writes back pages into which programs have stored.
     pub(crate) cached: bool,
-    /// The descriptor appends, as it is now.
+    /// The descriptor is in append mode now.
     pub(crate) append: bool,
-    /// Set-id bits must go first.
+    /// Set-id bits must be cleared first.
     pub(crate) kill_set_id: bool,
 }
 
-/// Bytes that were read.
+/// The result of a read.
 pub(crate) struct Read {
     pub(crate) bytes: usize,
     /// The kernel must not keep these pages of this file.
     pub(crate) drops_pages_of: Option<InodeId>,
 }
 
-/// Bytes that were written.
+/// The result of a write.
 pub(crate) struct Written {
     pub(crate) bytes: usize,
     /// The kernel may have older bytes in pages of this range.
     pub(crate) suspect: Option<Suspect>,
-    /// It is under way until it is answered.
+    /// It counts as under way until it is answered.
     pub(crate) request: Option<Request>,
 }
 
 impl Written {
-    /// A write that no page of the kernel has to do with.
+    /// A write that concerns no page of the kernel.
     fn plainly(bytes: usize) -> Written {
         Written { bytes, suspect: None, request: None }
     }
 }
 
 impl PoolFileSystem {
-    /// Bytes for a program, or for the kernel's pages, which it has asked for by a request of this number.
+    /// Reads bytes for a program, or for the kernel's pages, which the kernel has requested by this number.
     pub(crate) fn read(
         &self,
         number: u64,
@@ -61,7 +61,8 @@ impl PoolFileSystem {
         let open = self.handles.get(number)?;
         open.settle(&self.versions, &self.handles);
         if open.handed && for_pages.is_some() {
-            // `splice` fills pages also where the kernel was told to keep none, and would show them after newer stores.
+            // `splice` fills pages even if the kernel was told to keep none, and would show them after newer
+            // stores.
             return Err(Error::new(
                 ErrorKind::Invalid,
                 "splice from a descriptor that may write a mapped file",
@@ -76,16 +77,17 @@ impl PoolFileSystem {
         };
         let read = self.read_current_pages(&open, buffer, range, unique)?;
         if read.bytes == 0 && wanted > rustix::param::page_size() {
-            // The kernel reads ahead behind the end: it does not know yet that another mount has cut the file. It
-            // takes the place of such an answer for the end, and of several that come out of order the wrong
-            // one: a program would read zeros up to there. After an error it asks again, page by page.
+            // The kernel reads ahead behind the end, because it does not know yet that another mount has
+            // truncated the file. It takes the place of such an answer for the file's end, and of several
+            // that come out of order the wrong one: a program would read zeros up to there. After an error it
+            // asks again, page by page.
             return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
         }
         Ok(Read { bytes: read.bytes, drops_pages_of: read.repeated.then_some(open.file.inode()) })
     }
 
-    /// How many bytes of a range lie below the file's end, where a lease that holds says where that is: for these no home is
-    /// asked. Else all of them.
+    /// How many bytes of a range lie below the file's end, if a valid lease says where that is; then no home
+    /// has to be asked. Otherwise all of them.
     fn below_end(&self, file: &File, range: ByteRange) -> usize {
         if range.end > file.known_size()
             && let Some((attributes, _)) = self.kept_attributes(file.inode())
@@ -96,14 +98,14 @@ impl PoolFileSystem {
         range.length() as usize
     }
 
-    /// Whether programs may store into pages of this inode. A descriptor that is left of a session before counts no more: what is
-    /// stored by it is not written back, and this session has no right to write.
+    /// Whether programs may store into pages of this inode. A descriptor left from an earlier session does
+    /// not count: what is stored by it is not written back, and this session has no right to write.
     pub(crate) fn may_be_stored_into(&self, file: &File) -> bool {
         self.handles.is_written_here(file.inode()) && file.session_may_write()
     }
 
-    /// Bytes for the kernel's pages that are on a lease still: a read may have waited for one server so long that another has given this
-    /// mount up, and lets others change what it had answered.
+    /// Bytes for the kernel's pages whose lease is still valid at the end: a read may have waited for one
+    /// server so long that another has taken this mount's lease, and lets others change what it had answered.
     fn read_current_pages(
         &self,
         open: &OpenFile,
@@ -126,14 +128,16 @@ impl PoolFileSystem {
                 return Ok(KeptRead { repeated, ..read });
             }
             if turn == READS_ANEW_MAX {
-                // Servers give a mount up once in seconds: so often they want room for other leases, and wait for these pages.
+                // Servers take a lease only once in seconds. So often means that they need room for other
+                // leases, and wait for these pages.
                 return Ok(KeptRead { repeated: true, ..read });
             }
         }
     }
 
-    /// Bytes for the kernel's pages. Where programs may store into them they get their memory now, as on tmpfs: the error
-    /// for want of it is the fault's (`SIGBUS`), and what is stored can always be written back.
+    /// Bytes for the kernel's pages. If programs may store into them their memory is allocated now, as on
+    /// tmpfs: a lack of it is an error of the page fault (`SIGBUS`), and what is stored can always be written
+    /// back.
     fn read_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange, unique: u64) -> Result<KeptRead> {
         let inode = file.inode();
         let unique = self.handles.is_written_here(inode).then_some(unique);
@@ -146,7 +150,7 @@ impl PoolFileSystem {
             }
             repeated = read.repeated;
             self.versions.note_bare_pages(inode);
-            // An open for writing either has seen this, or is seen here.
+            // Either an open for writing has seen this note, or it is seen here.
             if !self.may_be_stored_into(file) {
                 return Ok(read);
             }
@@ -155,7 +159,8 @@ impl PoolFileSystem {
         Ok(KeptRead { repeated: read.repeated || repeated, ..read })
     }
 
-    /// Bytes from a `write`, or (`cached`) from the kernel's pages, where programs stored them through mappings.
+    /// Writes bytes from a `write`, or (`cached`) from the kernel's pages, where programs stored them through
+    /// mappings.
     pub(crate) fn write(
         &self,
         inode: InodeId,
@@ -184,7 +189,8 @@ impl PoolFileSystem {
             if self.reserves && offset > 0 {
                 open.file.reserve_growth(offset)?;
             }
-            // Where the kernel keeps no pages of what this descriptor writes, nobody's are kept by it.
+            // If the kernel keeps no pages of what this descriptor writes, the write need not go through
+            // pages.
             let written = match open.append || open.handed || open.mode == Mode::Strict {
                 true => open.file.write_at(bytes, offset).map(Written::plainly),
                 false => self.write_through(&open.file, offset, bytes, unique),
@@ -194,14 +200,15 @@ impl PoolFileSystem {
         }
         open.file.append(bytes)?;
         if !open.append {
-            // It was told to append after it was opened (fcntl): the kernel has put the bytes where it believes the
-            // end to be, and they may lie elsewhere.
+            // It was switched to append after it was opened (fcntl): the kernel has put the bytes where it
+            // assumes the end to be, and they may lie elsewhere.
             self.refresher.drop_pages(inode);
         }
         Ok(Written::plainly(bytes.len()))
     }
 
-    /// Writes back what programs have stored into these pages. Whoever publishes, or reads, hears of what is lost.
+    /// Writes back what programs have stored into these pages. A loss is reported to those who publish or
+    /// read.
     fn write_pages_back<'a>(
         &self,
         file: &File,
@@ -213,8 +220,8 @@ impl PoolFileSystem {
         let mut told = written.clone();
         match &written {
             Ok(()) => self.lost_stores.end(inode, pages),
-            // Others have gone on without what was stored here, and what they have is what there is: whoever stored
-            // hears of it, readers do not.
+            // Others have gone on without what was stored here, and their bytes are what counts: the program
+            // that stored gets the error, readers do not.
             Err(error) if error.kind() == ErrorKind::Stale && !self.pool.is_ended() => {
                 let lost = Error::new(ErrorKind::Lost, error.message());
                 eprintln!("ramlace: inode {inode}: stores into mapped pages are lost: {lost}");
@@ -228,7 +235,7 @@ impl PoolFileSystem {
         told
     }
 
-    /// Bytes that the kernel has in its pages as well.
+    /// Writes bytes that the kernel also has in its pages.
     fn write_through(&self, file: &File, offset: u64, bytes: &[u8], unique: u64) -> Result<Written> {
         let inode = file.inode();
         let range = range_of(offset, bytes.len());
@@ -236,12 +243,13 @@ impl PoolFileSystem {
         let written = file.write_through(bytes, offset);
         let end = offset + written.as_ref().map_or(0, |written| *written as u64);
         if end < range.end {
-            // What programs have stored there by mappings is no part of what fails.
+            // Programs' stores there through mappings must not be lost with the part that fails.
             for left in self.pages.fail_through(inode, &request, end) {
                 let _ =
                     self.write_pages_back(file, left.range(), [(left.offset, &left.bytes[..])].into_iter());
             }
-            // The answer may have to wait for the kernel's pages, and these for what is written back of them.
+            // The answer may have to wait for the kernel's pages, and their drop for write-backs of these
+            // pages.
             self.pages.left_out_is_written(inode, &request);
         }
         let written = written?;
@@ -249,8 +257,8 @@ impl PoolFileSystem {
         Ok(Written { bytes: written, suspect, request: Some(request) })
     }
 
-    /// Bytes for the kernel's pages. Programs may store into those of a file that is open for writing here; from an open for writing
-    /// on all others are dropped.
+    /// Bytes for the kernel's pages, in strict mode. Programs may store into those of a file that is open for
+    /// writing here; an open for writing drops all others.
     fn read_pages_strictly(
         &self,
         file: &File,
@@ -264,22 +272,22 @@ impl PoolFileSystem {
         if !self.may_be_stored_into(file) {
             self.versions.note_bare_pages(inode);
         }
-        // An open for writing either has seen this, or is seen here.
+        // Either an open for writing has seen this read, or it is seen here.
         let own = self.may_be_stored_into(file);
         let take = own && self.handles.may_store_into_holes(inode, range.end);
         let bytes = file.read_strictly(buffer, range.start, own, take)?;
         Ok(KeptRead { bytes, repeated: false })
     }
 
-    /// Waits until everybody sees what the kernel has written back of a file.
+    /// Waits until all clients see what the kernel has written back of a file.
     pub(crate) fn await_published(&self, inode: InodeId) -> Result<()> {
         await_published(&self.pool, &self.pages, inode)
     }
 
-    /// What programs have stored is lost: whoever publishes hears of it, whoever reads it, and the log.
+    /// What programs have stored is lost: those who publish or read get an error, and it is logged.
     fn lose(&self, inode: InodeId, range: ByteRange, error: &Error) {
         self.write_errors.note(inode, error);
-        // A file that is gone has lost nothing, and no reader.
+        // A file that is gone has lost nothing, and has no reader.
         if error.kind() == ErrorKind::NotFound {
             return;
         }
@@ -288,8 +296,9 @@ impl PoolFileSystem {
         }
     }
 
-    /// Takes set-id bits from a file that this user is about to change by a descriptor. Whether the group's stays depends on
-    /// the groups, so on a mount for several users the home hears who it is.
+    /// Clears set-id bits of a file that this user is about to change by a descriptor. Whether the group's
+    /// bit stays depends on the user's groups, so on a mount for several users the home is told which user it
+    /// is.
     pub(crate) fn drop_set_id(&self, file: &File, caller: Caller) -> Result<()> {
         if !self.handles.has_set_id(file.inode()) {
             return Ok(());
@@ -303,7 +312,8 @@ impl PoolFileSystem {
         Ok(())
     }
 
-    /// `fsync`, `msync` and `close`: the kernel has written its pages back; everybody sees them, and the home hears of the time.
+    /// `fsync`, `msync` and `close`: the kernel has written its pages back; waits until all clients see them,
+    /// and tells the home the time.
     pub(crate) fn publish(&self, number: u64) -> Result<()> {
         let open = self.handles.get(number)?;
         open.settle(&self.versions, &self.handles);
@@ -312,14 +322,15 @@ impl PoolFileSystem {
         }
         self.await_published(open.file.inode())?;
         match open.file.sync() {
-            // The file was removed: there is no time to tell any more.
+            // The file was removed: there is no time to report any more.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             other => other?,
         }
         self.write_errors.tell(open.file.inode(), &open.errors_heard)
     }
 
-    /// `lseek` for data or for a hole. What programs have stored into pages of this kernel lies in holes still.
+    /// `lseek` for data or for a hole. What programs have stored into pages of this kernel may still lie in
+    /// holes.
     pub(crate) fn seek(&self, inode: InodeId, number: u64, offset: u64, whence: u32, reply: Reply) {
         let sought = match whence as i32 {
             libc::SEEK_DATA => Ok(Sought::Data),
@@ -358,7 +369,7 @@ impl PoolFileSystem {
         caller: Caller,
     ) -> Result<()> {
         let open = self.handles.get(number)?;
-        // The kernel does not say so of this call.
+        // The kernel does not set the flag for this call.
         if caller.uid != 0 {
             self.drop_set_id(&open.file, caller)?;
         }
@@ -386,7 +397,7 @@ impl PoolFileSystem {
     }
 }
 
-/// Waits until everybody sees what the kernel has written back of a file.
+/// Waits until all clients see what the kernel has written back of a file.
 pub(crate) fn await_published(pool: &Pool, pages: &Pages, inode: InodeId) -> Result<()> {
     let made = pages.unpublished(inode);
     made.iter().try_for_each(|(server, recall)| pool.wait_published(server, recall))?;
@@ -398,13 +409,13 @@ fn range_of(offset: u64, length: usize) -> ByteRange {
     ByteRange { start: offset, end: offset.saturating_add(length as u64) }
 }
 
-/// Whether one of these pages is nothing but zeros: it may have no memory.
+/// Whether one of these pages contains only zeros: it may have no memory.
 fn has_empty_page(bytes: &[u8]) -> bool {
     bytes.chunks(rustix::param::page_size()).any(|page| page.iter().all(|byte| *byte == 0))
 }
 
-/// Writes pages back. A page knows nothing of a truncation elsewhere and must not make the file longer again. The kernel
-/// takes any answer for all of it, so that a pool that fills up in the middle must be an error.
+/// Writes pages back. A page does not know of a truncation elsewhere and must not make the file longer again.
+/// The kernel takes any success for all of it, so a pool that becomes full in the middle must be an error.
 fn write_back(file: &File, offset: u64, bytes: &[u8], made: &mut RecallsMade) -> Result<()> {
     let mut done = 0;
     while done < bytes.len() {

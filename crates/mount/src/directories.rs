@@ -1,5 +1,5 @@
-//! Listing directories. A place in a directory is the cookie of the entry before it, so a listing
-//! goes on where it stopped, in whatever process, and splits and removals move nothing.
+//! Listing directories. A position in a directory is the cookie of the entry before it, so a listing
+//! continues where it stopped, in whatever process, and splits and removals move nothing.
 
 use ramlace_base::{InodeId, Result, limits};
 use ramlace_fuse::DirectoryBuffer;
@@ -7,15 +7,16 @@ use ramlace_wire::FileKind;
 
 use crate::mounted::PoolFileSystem;
 
-/// Places behind `.` and `..`; cookies of entries are larger, for the hash in them is never 0.
+/// Positions behind `.` and `..`; cookies of entries are larger, because the hash in them is never 0.
 const BEHIND_DOT: u64 = 1;
 const BEHIND_DOT_DOT: u64 = 2;
 
-/// Bytes that an entry takes in the kernel's buffer at the least: by these a request guesses how many fit.
+/// The least number of bytes that an entry takes in the kernel's buffer: a request estimates by it how many
+/// fit.
 const ENTRY_BYTES_MIN: usize = 32;
 
 impl PoolFileSystem {
-    /// Fills `buffer` with entries behind the place `after`.
+    /// Fills `buffer` with entries behind the position `after`.
     pub(crate) fn read_directory(&self, inode: InodeId, after: u64, size: u32) -> Result<DirectoryBuffer> {
         let mut buffer = DirectoryBuffer::new(size as usize);
         if !push_dots(&mut buffer, inode, after) {
@@ -26,7 +27,8 @@ impl PoolFileSystem {
         let fit = (size as usize / ENTRY_BYTES_MIN).clamp(1, limits::READDIR_ENTRIES_MAX as usize) as u32;
         loop {
             let page = match self.raw().read_directory(inode, after, fit) {
-                // What was found before comes first: the kernel asks for what follows, and hears why not.
+                // The entries found so far are returned first: the kernel asks for what follows, and gets the
+                // error then.
                 Err(_) if filled => return Ok(buffer),
                 page => page?,
             };
@@ -45,7 +47,7 @@ impl PoolFileSystem {
     }
 }
 
-/// Both names that every directory has; false when they did not fit.
+/// Adds the two names that every directory has; false when they did not fit.
 fn push_dots(buffer: &mut DirectoryBuffer, inode: InodeId, after: u64) -> bool {
     let dots: [(u64, &[u8]); 2] = [(BEHIND_DOT, b"."), (BEHIND_DOT_DOT, b"..")];
     dots.iter()

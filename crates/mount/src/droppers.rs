@@ -1,6 +1,8 @@
-//! The threads that have the kernel drop pages: what servers recall, and what may be older than it seems.
+//! The threads that make the kernel drop pages: those that servers recall, and those that may be older than
+//! they seem.
 //!
-//! Which pages, when, and who hears of it is decided by [`crate::recalls`]. A dropper is never one of the threads that answer the kernel.
+//! [`crate::recalls`] decides which pages are dropped, when, and what is reported. A dropper is never one of
+//! the threads that answer the kernel.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -16,13 +18,13 @@ use crate::pages::{Pages, Suspect, WHOLE};
 use crate::recalls::{Drops, Effect, For, HOLDER_WAITS_MILLIS_MAX, WAITING_MILLIS_MAX, Wanted};
 use crate::strict::StrictReads;
 
-/// Threads that begin at once when a server has a new life.
+/// Threads that are started at once when a server has restarted.
 const THREADS_FOR_LIFE: usize = 16;
 
-/// What is done when pages are gone. It must not wait.
+/// Called when pages are gone. It must not wait.
 type Then = Box<dyn FnOnce() + Send>;
 
-/// Where drops are asked for. Its threads end with it.
+/// The interface to the dropping threads, which end with it.
 pub(crate) struct Droppers {
     shared: Arc<Shared>,
 }
@@ -36,24 +38,24 @@ struct Shared {
     state: Mutex<State>,
     /// There is something to drop, or nothing ever will be.
     work: Condvar,
-    /// There is something to look at.
+    /// There is something to check.
     time: Condvar,
 }
 
 struct State {
     drops: Drops<Then>,
-    /// Through which servers hear; none: it is over.
+    /// The connection to the servers; `None`: the mount has ended.
     pool: Option<Pool>,
-    /// Until when somebody waits, and looks at what is late by then.
+    /// The time for which the watching thread sleeps; it then checks what is late.
     watched_until: Option<u64>,
 }
 
-/// Knows which files the kernel has yet to drop pages of.
+/// Knows which files the kernel still has to drop pages of.
 #[derive(Clone)]
 pub(crate) struct Owed(Weak<Shared>);
 
 impl Owed {
-    /// Whether the kernel may have pages of this file of which others were told that nobody waits for them.
+    /// Whether the kernel may have pages of this file although others were told that nobody waits for them.
     pub(crate) fn has(&self, inode: InodeId) -> bool {
         let is_owed =
             |shared: Arc<Shared>| shared.modes.of(inode) == Mode::Relaxed && shared.lock().drops.owes(inode);
@@ -61,11 +63,11 @@ impl Owed {
     }
 }
 
-/// Hears what servers recall.
+/// Receives servers' recalls.
 struct Hearer(Weak<Shared>);
 
 impl Droppers {
-    /// Begins to hear what servers recall.
+    /// Begins to receive servers' recalls.
     pub(crate) fn start(
         pool: &Pool,
         notifier: Notifier,
@@ -93,7 +95,7 @@ impl Droppers {
         Ok(Droppers { shared })
     }
 
-    /// Tells what is yet to be dropped.
+    /// A view of what is still to be dropped.
     pub(crate) fn owed(&self) -> Owed {
         Owed(Arc::downgrade(&self.shared))
     }
@@ -103,7 +105,8 @@ impl Droppers {
         self.shared.want([(Wanted { inode, parts: vec![range] }, For::Nobody)]);
     }
 
-    /// Drops the pages of a write, and goes on when they are gone, or after a while where the kernel may hold one until then: the last one.
+    /// Drops the pages of a write, and calls `then` when they are gone; or after a while, if the kernel may
+    /// hold one of them until then: the last one.
     pub(crate) fn drop_then(&self, inode: InodeId, Suspect { range, unlocked }: Suspect, then: Then) {
         let drop_of = move |part| Wanted { inode, parts: vec![part] };
         if unlocked {
@@ -128,7 +131,8 @@ impl Droppers {
 
 impl Drop for Droppers {
     fn drop(&mut self) {
-        // The pool's last clone tells its servers of the end: it must not be one of a thread.
+        // Dropping the pool's last clone tells its servers of the end: that must not happen in one of the
+        // threads.
         let pool = self.shared.lock().pool.take();
         self.shared.work.notify_all();
         self.shared.time.notify_all();
@@ -165,7 +169,7 @@ impl Shared {
         self.want(all.into_iter().map(|inode| (Wanted { inode, parts: vec![WHOLE] }, For::Nobody)));
     }
 
-    /// Of which files the server has something is not known here: all are dropped.
+    /// It is not known here which files have bytes of the server: all are dropped.
     fn drop_for_life(self: &Arc<Shared>, server: ServerId, life: u64) {
         let all = self.pages.all();
         all.iter().for_each(|inode| self.pages.note_leases_ended(*inode));
@@ -197,7 +201,7 @@ impl Shared {
         self.carry_out(effects);
     }
 
-    /// Somebody is there for what waits, if there may be.
+    /// Starts the threads that are needed for what may be waiting.
     fn begin_threads(self: &Arc<Shared>, state: &mut State) {
         if state.drops.begin_thread() && !self.begin_thread() {
             state.drops.end_thread();
@@ -214,7 +218,7 @@ impl Shared {
         begun.is_ok()
     }
 
-    /// What a dropper does.
+    /// The loop of a dropper.
     fn work(&self) {
         while let Some((id, Wanted { inode, parts })) = self.next() {
             self.pages.drop_begins(inode);
@@ -226,7 +230,7 @@ impl Shared {
             let effect = {
                 let mut state = self.lock();
                 let effect = state.drops.over(id, dropped.is_ok(), self.now());
-                // Another one of the same file may have waited for this.
+                // Another drop of the same file may have waited for this one.
                 self.work.notify_one();
                 self.see_to_watch(&state);
                 effect
@@ -236,18 +240,18 @@ impl Shared {
     }
 
     fn drop_part(&self, inode: InodeId, part: ByteRange) -> Result<()> {
-        // Only single pages are fought for. A large part of a file that is being read is never quiet, and the kernel itself
-        // waits for the pages that are locked.
+        // Only for single pages it is insisted that they be dropped. A large part of a file that is being
+        // read is never idle, and the kernel itself waits for locked pages.
         if part.length() <= rustix::param::page_size() as u64 {
             self.strict.await_turn(inode, part);
         }
-        // 0 is as far as there are any.
+        // 0 means to the end.
         let length = if part.end > i64::MAX as u64 { 0 } else { part.length() as i64 };
         // A kernel that does not know the file has no pages of it.
         self.notifier.invalidate_inode(inode.0, part.start as i64, length).map(drop)
     }
 
-    /// Waits for something to drop; none when it is over, or when enough others wait.
+    /// Waits for something to drop; `None` when the mount has ended, or when enough other threads wait.
     fn next(&self) -> Option<(u64, Wanted)> {
         let mut state = self.lock();
         loop {
@@ -269,14 +273,14 @@ impl Shared {
         }
     }
 
-    /// Somebody looks in time at what has just changed.
+    /// Makes sure that the watching thread checks in time what has just changed.
     fn see_to_watch(&self, state: &State) {
         if state.drops.is_too_late(state.watched_until, self.now()) {
             self.time.notify_one();
         }
     }
 
-    /// Looks at what is late, until it is over.
+    /// Checks what is late, until the mount ends.
     fn watch(self: &Arc<Shared>) {
         let mut state = self.lock();
         while state.pool.is_some() {
@@ -291,7 +295,7 @@ impl Shared {
                 }
                 Some(_) => {
                     let effects = state.drops.look(now, |drop| self.pages.held(drop.inode, &drop.parts));
-                    // What is stuck has left its place to others, and each drop that was added is to begin.
+                    // A stuck drop has given its place to others, and each added drop is to begin.
                     for _ in 0..=state.drops.take_added() {
                         self.begin_threads(&mut state);
                     }
@@ -336,7 +340,7 @@ impl Shared {
     }
 }
 
-/// What of a range lies before its last page, and what is in that.
+/// The part of a range before its last page, and the part in that page.
 fn last_page_of(range: ByteRange) -> (ByteRange, ByteRange) {
     let page = rustix::param::page_size() as u64;
     let start = (range.end.saturating_sub(1) / page * page).max(range.start);

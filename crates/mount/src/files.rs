@@ -1,4 +1,4 @@
-//! Opening, closing and changing files as wholes: handles, sizes, modes, times.
+//! Opening, closing and changing files as a whole: handles, sizes, modes, times.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,20 @@ use crate::mounted::PoolFileSystem;
 use crate::names::permissions;
 use crate::versions::Version;
 
-/// Among the flags of an open: the kernel is about to run the file (`__FMODE_EXEC`). No program can say so.
+/// One of the flags of an open: the kernel is about to execute the file (`__FMODE_EXEC`). Programs cannot set
+/// it.
 const FOR_EXECUTION: u32 = 0x20;
 
 impl PoolFileSystem {
-    /// Attributes, and how long the kernel may believe them.
+    /// Attributes, and how long the kernel may use them.
     pub(crate) fn attributes(&self, inode: InodeId) -> Result<(KernelAttributes, Duration)> {
         self.attributes_now(inode).map(|(attributes, valid)| (kernel_attributes(&attributes), valid))
     }
 
-    /// What an inode is now, or was when it was removed: a directory, a pipe or the like that somebody here has open.
+    /// The attributes of an inode, now or when it was removed: a directory, a pipe or the like that a program
+    /// here has open.
     fn attributes_now(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
-        // Of a home that does not answer the next question tells.
+        // If the home does not answer, the next request reports that.
         let _ = self.handed.publish(inode);
         if let Some(attributes) = self.raw().promised_attributes(inode) {
             self.handles.note(&attributes);
@@ -48,7 +50,7 @@ impl PoolFileSystem {
                 let one_number = self.nodes.has_one_number(inode);
                 let offered = Offered::of(&leased.info.attributes, leased.attributes && one_number);
                 let valid = self.leases.attributes(asked, offered);
-                // Nobody recalls the times of what programs store into without asking.
+                // Stores of programs without asking change the times, and no server recalls that.
                 let valid = if self.handed.may_be_stored_into(inode) { Duration::ZERO } else { valid };
                 Ok((leased.info.attributes, valid))
             }
@@ -65,7 +67,8 @@ impl PoolFileSystem {
             0 => self.raw().open(inode, rights_of(flags))?,
             _ => self.raw().open_to_run(inode)?,
         };
-        // Who may not write through it cuts the file by his own right, and the home sees who he is.
+        // A user who may not write through this open truncates the file by their own right, so the home has
+        // to know the user.
         if kill_set_id && rights_of(flags).write && opened.info.attributes.mode & SET_ID_BITS != 0 {
             self.handles.note(&file.drop_set_id()?);
             self.leases.changed_here(&[inode]);
@@ -95,15 +98,16 @@ impl PoolFileSystem {
         let (file, opened) = created?;
         let (number, open_flags) = self.adopt(file, &opened, flags, since)?;
         let made = &opened.info.attributes;
-        // Of what was there already, or is stored into without asking, the kernel asks for the attributes.
+        // If the file existed before, or is stored into without asking, the kernel has to ask for the
+        // attributes.
         let attributes =
             opened.leased.attributes && opened.created && !self.handed.may_be_stored_into(made.inode);
         let leased = EntryLeased { attributes, ..opened.leased };
         Ok((entry(made, self.leases.made(asked, (parent, leased), made)), number, open_flags))
     }
 
-    /// Gives an opened file a number, and says what the kernel may do with its pages. `since`: a moment before its home was
-    /// asked.
+    /// Gives an opened file a number, and says what the kernel may do with its pages. `since` was taken
+    /// before its home was asked.
     fn adopt(&self, file: File, opened: &Opened, flags: u32, since: HolesMade) -> Result<(u64, OpenFlags)> {
         let attributes = &opened.info.attributes;
         let mode = self.modes.of_opened(attributes.inode, opened.info.hints.rules.mode)?;
@@ -114,7 +118,8 @@ impl PoolFileSystem {
         if cut {
             let truncated = match rights_of(flags).write {
                 true => file.truncate(0),
-                // Opened for reading and cut all the same: by the mode, which the kernel has asked as well.
+                // Opened for reading and truncated all the same: the mode allows it, which the kernel has
+                // checked as well.
                 false => self.raw().truncate(attributes.inode, 0).map(drop),
             };
             self.leases.answered_here(attributes.inode);
@@ -124,26 +129,26 @@ impl PoolFileSystem {
         let version = Version::of(&opened.info);
         let append = flags & libc::O_APPEND as u32 != 0;
         let file = Arc::new(file);
-        // Nobody hears what is stored into files that the kernel has.
+        // Stores into files under passthrough are not noticed.
         let passthrough = match mode {
             Mode::Strict => None,
             _ => self.handed.open(&file, if cut { 0 } else { attributes.size })?,
         };
         let handed = passthrough.is_some();
-        // The home alone knows where the end is: an appended byte must not lie in a page that
-        // the kernel put elsewhere. And a server alone promises memory for what is written. In a strict file it would be
-        // seen here before it is seen elsewhere.
+        // Only the home knows where the end is: an appended byte must not lie in a page that the kernel put
+        // elsewhere. And only a server reserves memory for what is written. In a strict file the bytes would
+        // be seen here before they are seen elsewhere.
         let direct_io = append || ((handed || mode == Mode::Strict) && rights_of(flags).write);
         let open = OpenFile::new(file, append, handed, mode, version, &self.write_errors);
         let number = self.handles.add(open, attributes, since);
         if rights_of(flags).write {
-            // What is kept of it is not what it will be when it is closed.
+            // What is kept of its attributes will be outdated when it is closed.
             self.leases.forget_kept(attributes.inode);
         }
         let keep = self.locks.pages_are_of(attributes.inode, version) && !cut && !handed;
-        // Pages of before were not kept by the rules of now.
+        // Pages from before were cached by the rules of another mode.
         let keep = !self.modes.note(attributes.inode, mode) && keep;
-        // Pages that came from holes have no memory, and nobody would ask for it before a store.
+        // Pages that were read from holes have no memory, and the kernel would not ask before a store.
         let keep = keep && !(rights_of(flags).write && self.versions.has_bare_pages(attributes.inode));
         if !keep {
             self.handles.get(number)?.drops_pages(self.pages.drop_by_open(attributes.inode));
@@ -151,7 +156,7 @@ impl PoolFileSystem {
         Ok((number, OpenFlags { keep_cache: keep, direct_io, passthrough, ..OpenFlags::default() }))
     }
 
-    /// The last descriptor is closed. Nobody waits for this: `flush` has told of errors before.
+    /// The last descriptor is closed. No program waits for this: `flush` has reported errors before.
     pub(crate) fn release(&self, number: u64) {
         if let Some(open) = self.handles.remove(number) {
             if open.mode != Mode::Strict {
@@ -160,7 +165,7 @@ impl PoolFileSystem {
             let (inode, wrote) = (open.file.inode(), open.file.rights().write);
             drop(open);
             if wrote {
-                // Until now its times were known here alone.
+                // Until now its times were known only here.
                 self.leases.answered_here(inode);
             }
         }
@@ -197,9 +202,9 @@ impl PoolFileSystem {
         changes: &Changes,
         caller: Caller,
     ) -> Result<Option<Attributes>> {
-        // Stores of before must not be told as later than what is chosen now.
+        // Earlier stores must not be reported with a time later than the one that is set now.
         let _ = self.handed.publish(inode);
-        // The kernel writes no page of it back before this is answered.
+        // The kernel writes back no page of the file before this is answered.
         let _cutting = changes.size.map(|_| self.pages.begin_cut(inode));
         let mut latest = None;
         if let Some(size) = changes.size {
@@ -225,7 +230,7 @@ impl PoolFileSystem {
         Ok(latest)
     }
 
-    /// A descriptor's right to write was checked when it was opened; a path's is checked now.
+    /// For a descriptor the right to write was checked when it was opened; for a path it is checked now.
     fn set_size(&self, inode: InodeId, size: u64, changes: &Changes, caller: Caller) -> Result<Attributes> {
         self.handles.make_hole(inode, size);
         let set = self.set_size_at_home(inode, size, changes, caller)?;
@@ -255,7 +260,7 @@ impl PoolFileSystem {
                 file.reserve_growth(size)?;
                 file.set_size(size)
             }
-            // An open for reading may truncate as well, if the mode lets it write.
+            // An open for reading may truncate as well, if the mode allows writing.
             _ => self.raw().truncate(inode, size),
         }
     }
@@ -301,7 +306,7 @@ fn changes_anything(request: &SetAttributes) -> bool {
     *request != SetAttributes { times: request.times, ..SetAttributes::nothing(request.inode) }
 }
 
-/// A name that goes and comes while it is created is tried again a few times.
+/// Repeats the work a few times if a name is removed and created meanwhile.
 fn retry<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
     const TRIES: usize = 8;
     for _ in 1..TRIES {
@@ -313,7 +318,7 @@ fn retry<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
     work()
 }
 
-/// A file that is asked for what only some kernels ask.
+/// The error for a request that only some kernels send.
 pub(crate) fn unsupported(what: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("a pool does not do that: {what}"))
 }

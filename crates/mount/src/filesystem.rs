@@ -1,4 +1,4 @@
-//! Each request of the kernel to the method that serves it, and its result into the reply.
+//! Passes each request of the kernel to the method that serves it, and the result to the reply.
 
 use std::time::Duration;
 
@@ -16,24 +16,26 @@ use crate::refresh::{Answer, refreshed_by};
 use crate::users::{credentials, needs_user};
 use crate::xattrs::{answer_sized, is_rule};
 
-/// Reading this attribute of a mount's directory tells how many requests of each kind the kernel has sent: a line for each,
-/// with its name and its number.
+/// Reading this attribute of a mount's directory shows how many requests of each kind the kernel has sent:
+/// one line for each kind, with its name and the number.
 pub const REQUESTS_ATTRIBUTE: &str = "user.ramlace.requests";
-/// Tells what the mount has yet to tell which server, a line for each: its number, and how many messages.
+/// Shows the mount's pending messages to servers, one line for each server: its number, and how many
+/// messages.
 pub const OWED_ATTRIBUTE: &str = "user.ramlace.owed";
 
-/// A call by the descriptor of a directory (`FUSE_IOCTL_DIR`).
+/// A call by a descriptor of a directory (`FUSE_IOCTL_DIR`).
 const IOCTL_OF_DIRECTORY: u32 = 1 << 4;
 
 impl PoolFileSystem {
-    /// What a thread asks tells whether it has got the directories that it was told of. A question for a list tells no more
-    /// than one for attributes: the kernel asks both of directories that it walks through.
+    /// A thread's next request shows whether it has received the directories that it was told of. A request
+    /// for a list counts like one for attributes: the kernel sends both for directories that it walks
+    /// through.
     fn note_thread(&self, request: &Request<'_>) {
         self.leases.asks(request.caller.pid);
         let attributes_of = match request.operation {
             Operation::Lookup { .. } => return,
             Operation::GetAttributes { .. } | Operation::StatX { .. } => Some(request.node),
-            // Checks of rights on the way of a walk.
+            // Checks of rights during a walk.
             Operation::GetXattr { name, .. } if is_list(name) => Some(request.node),
             _ => None,
         };
@@ -46,7 +48,7 @@ impl PoolFileSystem {
         }
     }
 
-    /// Names: what leads where.
+    /// Requests about names.
     fn handle_name(&self, request: &Request<'_>, reply: Reply) {
         let parent = self.nodes.inode(request.node);
         match request.operation {
@@ -108,13 +110,14 @@ impl PoolFileSystem {
         });
     }
 
-    /// An entry that was made here.
+    /// Replies with an entry that was created here.
     fn tell_made(&self, reply: Reply, entry: &Entry) -> bool {
         self.leases.count(self.nodes.inode(entry.node), 1);
         self.counted(reply.entry(entry), entry)
     }
 
-    /// The kernel was told of an entry: one that it no longer wanted counts for nothing.
+    /// The kernel was told of an entry; if it no longer wanted the reply (`heard` is false), the entry does
+    /// not count.
     fn counted(&self, heard: bool, entry: &Entry) -> bool {
         if !heard && self.leases.count(self.nodes.inode(entry.node), -1) {
             self.handed.forgotten(self.nodes.inode(entry.node));
@@ -122,7 +125,7 @@ impl PoolFileSystem {
         heard
     }
 
-    /// A kernel that no longer wants a file will never release it.
+    /// A kernel that no longer wanted the reply will never release the file, so it is released here.
     fn unless_heard(&self, heard: bool, number: u64) -> bool {
         if !heard {
             self.release(number);
@@ -130,11 +133,11 @@ impl PoolFileSystem {
         heard
     }
 
-    /// Directories as wholes, and attributes of anything.
+    /// Requests about directories as a whole, and attributes of anything.
     fn handle_directory(&self, request: &Request<'_>, reply: Reply) {
         let inode = self.nodes.inode(request.node);
         match request.operation {
-            // A listing needs no state here: a cookie says where it goes on.
+            // A listing needs no state here: a cookie says where it continues.
             Operation::OpenDirectory { .. } => {
                 reply.opened(0, OpenFlags::default());
             }
@@ -149,7 +152,7 @@ impl PoolFileSystem {
             Operation::SyncFs => done(reply, self.raw().keep_all_promises()),
             Operation::GetAttributes { handle } => {
                 answer(reply, self.attributes(inode), |reply, (attributes, valid)| {
-                    // By a descriptor the kernel asks when a program reads, seeks or the like.
+                    // The kernel asks by a descriptor when a program reads, seeks or the like.
                     if handle.is_some_and(|number| self.handles.get(number).is_ok_and(|open| !open.handed)) {
                         self.leases.answering_size(request.node, attributes.size);
                     }
@@ -162,7 +165,7 @@ impl PoolFileSystem {
                     self.leases.size_changed(request.node);
                 }
                 answer(reply, set, |reply, attributes| {
-                    // The kernel takes them without looking whether something was recalled meanwhile.
+                    // The kernel uses these without checking whether something was recalled meanwhile.
                     reply.attributes(&attributes, Duration::ZERO)
                 });
             }
@@ -172,7 +175,8 @@ impl PoolFileSystem {
             Operation::SetXattr { name, .. } if refreshed_by(name).is_some() => {
                 self.refresh(inode, name, reply, Answer::Ok);
             }
-            // The same for who may only read: on a mount for reading, and for a file that is somebody else's to write.
+            // The same for programs that may only read: on a read-only mount, or a file that belongs to
+            // another user.
             Operation::GetXattr { name, size } if refreshed_by(name).is_some() => {
                 self.refresh(inode, name, reply, Answer::Value { size });
             }
@@ -212,14 +216,14 @@ impl PoolFileSystem {
         }
     }
 
-    /// What servers have yet to hear from this mount, each in a line.
+    /// The mount's pending messages, one line for each server.
     fn owed(&self) -> Result<Vec<u8>> {
         let owed = self.pool.owed_by_server()?;
         let lines = owed.iter().map(|(server, messages)| format!("{} {messages}\n", server.0));
         Ok(lines.collect::<String>().into_bytes())
     }
 
-    /// Open files and their bytes; true when the request was one of these.
+    /// Requests about open files and their bytes; returns the reply if the request was none of these.
     fn handle_file(&self, request: &mut Request<'_>, reply: Reply) -> Option<Reply> {
         let inode = self.nodes.inode(request.node);
         match request.operation {
@@ -230,10 +234,10 @@ impl PoolFileSystem {
                 });
             }
             Operation::Read { handle, offset, length, lock_owner, .. } => {
-                // A program that reads is an owner of locks.
+                // When a program reads, the request names an owner of locks.
                 let for_pages = lock_owner.is_none();
                 let range = ByteRange { start: offset, end: offset.saturating_add(length.into()) };
-                // Until its answer has left.
+                // Held until the reply has been sent.
                 let is_strict = for_pages && self.modes.of(inode) == Mode::Strict;
                 let _reading = is_strict.then(|| self.strict.begin(inode, range));
                 let for_pages = for_pages.then_some(request.unique);
@@ -293,11 +297,11 @@ impl PoolFileSystem {
         }
     }
 
-    /// Answers a write; when its pages may have older bytes in them, without them.
+    /// Answers a write; if its pages may have older bytes in them, only after they were dropped.
     fn answer_write(&self, reply: Reply, inode: InodeId, written: Result<Written>) {
         match written {
             Ok(Written { bytes, suspect: None, request }) => {
-                // What is stored from now on was stored later.
+                // Stores from now on are later than the write.
                 drop(request);
                 reply.written(bytes as u32);
             }
@@ -361,7 +365,7 @@ impl FileSystem for PoolFileSystem {
             self.nodes.forget(inode, || self.leases.is_known(inode));
             self.leases.node_forgotten(node);
         }
-        // The kernel may still know the node by other lookups: then its next open drops pages for nothing.
+        // The kernel may still know the node by other lookups: then its next open drops pages unnecessarily.
         self.versions.forget(inode);
         self.write_errors.forget(inode);
     }

@@ -1,12 +1,15 @@
-//! Files that this machine's kernel reads and maps without asking (passthrough), where the mount was asked for it.
+//! Passthrough, where the mount was asked for it: files that this machine's kernel reads and maps without
+//! asking.
 //!
-//! The kernel goes one way with a file for as long as anybody has it open or mapped, and nobody tells when the last
-//! mapping ends. So a file stays here until the kernel has forgotten its node, and is asked to forget it when the last
-//! descriptor is closed. Until then the mount has the file open at its home, which knows that a kernel has it.
+//! The kernel uses one way to access a file for as long as any program has it open or mapped, and does not
+//! report when the last mapping ends. So a file stays in this table until the kernel has forgotten its node,
+//! and the kernel is asked to forget it when the last descriptor is closed. Until then the mount has the file
+//! open at its home, which knows that a kernel has it.
 //!
-//! Who opens it for reading alone reads from its server's memory; who may write does so by requests, so that memory and size
-//! are the pool's affair, and maps the same memory. Nobody hears of stores into it: they move the time of the lane's
-//! file, which is looked at when a program asks for attributes, syncs or closes.
+//! An open for reading only reads from its server's memory. An open for writing writes by requests, so that
+//! memory and size stay under the pool's control, and maps the same memory. Stores into mappings are not
+//! reported; they change the modification time of the lane's file, which is checked when a program asks for
+//! attributes, syncs or closes.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -21,7 +24,7 @@ use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::looks::{Looks, PAUSE};
 
-/// The files that the kernel has.
+/// The files under passthrough.
 pub(crate) struct HandedFiles {
     kernel: Option<BackingFiles>,
     shared: Arc<Shared>,
@@ -30,20 +33,21 @@ pub(crate) struct HandedFiles {
 struct Shared {
     notifier: Notifier,
     table: Mutex<Table>,
-    /// A file has come.
+    /// A file was added.
     came: Condvar,
     ended: AtomicBool,
 }
 
 #[derive(Default)]
 struct Table {
-    /// What the kernel has, or is about to get.
+    /// The files that the kernel has, or is about to get.
     handed: HashMap<InodeId, Arc<Handed>>,
-    /// How often each other file of one lane is open: it may have grown since, and goes the usual way until nobody has it.
+    /// By file of one lane that is not under passthrough: how often it is open. It may have grown since, and
+    /// stays so until no program has it open.
     usual: HashMap<InodeId, usize>,
 }
 
-/// One file.
+/// One file under passthrough.
 #[derive(Default)]
 struct Handed {
     state: Mutex<State>,
@@ -51,11 +55,11 @@ struct Handed {
 
 #[derive(Default)]
 struct State {
-    /// What the kernel has; none before the first open has succeeded.
+    /// What the kernel has; `None` before the first open has succeeded.
     kernel: Option<Known>,
     /// Descriptors of programs.
     opens: usize,
-    /// The kernel has forgotten the node since the last open. It may say so before the last close.
+    /// The kernel has forgotten the node since the last open. It may report that before the last close.
     forgotten: bool,
     /// It has left the table.
     gone: bool,
@@ -67,16 +71,16 @@ struct Known {
     kept: Kept,
 }
 
-/// What tells the home of stores.
+/// Reports stores to the home.
 #[derive(Clone)]
 struct Kept {
-    /// Keeps it open at its home; opened for writing where somebody may.
+    /// Keeps it open at its home; open for writing if a program has it open for writing.
     file: Arc<File>,
     lane: Arc<OwnedFd>,
 }
 
 impl HandedFiles {
-    /// Without `kernel` no file is handed over.
+    /// Without `kernel` there is no passthrough.
     pub(crate) fn start(kernel: Option<BackingFiles>, notifier: Notifier) -> Result<HandedFiles> {
         let shared = Arc::new(Shared {
             notifier,
@@ -94,23 +98,26 @@ impl HandedFiles {
         Ok(HandedFiles { kernel, shared })
     }
 
-    /// A program opens a file of so many bytes: the kernel's number of the file to which it goes. `None`: by the kernel's pages, as
-    /// on any mount.
+    /// A program opens a file of this size: returns the kernel's number of the backing file. `None`: it is
+    /// accessed through the kernel's pages, as on any mount.
     ///
-    /// Errors: those of a server that does not answer, of a file that the kernel may have mapped and nobody has open.
+    /// Errors: those of a server that does not answer, for a file that the kernel may have mapped and no
+    /// program has open.
     pub(crate) fn open(&self, file: &Arc<File>, bytes: u64) -> Result<Option<u32>> {
         let Some(kernel) = self.kernel.as_ref().filter(|_| file.layout().width == 1) else { return Ok(None) };
         let inode = file.inode();
         loop {
             let Some(handed) = self.shared.table.lock().way_of(inode, bytes) else { return Ok(None) };
-            // Asked before anything is locked: its server may be silent, and then each waits for himself alone.
+            // Asked before anything is locked: its server may not answer, and then each open waits only for
+            // itself.
             let lane = file.lane_here();
             let mut state = handed.state.lock();
             if state.gone {
                 continue;
             }
             let backing = match (lane, &state.kernel) {
-                // Nobody maps what was opened for writing alone; it goes by requests beside those who map it.
+                // What was opened only for writing cannot be mapped; its writes go by requests, beside
+                // others' mappings.
                 (Err(error), Some(known)) if error.kind() == ErrorKind::Denied => Ok(known.backing.id()),
                 (lane, _) => lane.and_then(|lane| state.open(kernel, file, &lane, bytes)),
             };
@@ -126,8 +133,8 @@ impl HandedFiles {
             if state.kernel.is_some() && error.kind() != ErrorKind::Lost {
                 return Err(error);
             }
-            // Sparse, or elsewhere: the usual way always works. Or lost: then programs that have it open keep it, and the
-            // kernel tells this one EIO.
+            // Sparse, or elsewhere: access through pages always works. Or lost: then programs that have it
+            // open keep it, and the kernel returns EIO for this open.
             if state.opens == 0 {
                 state.gone = true;
                 let mut table = self.shared.table.lock();
@@ -138,7 +145,7 @@ impl HandedFiles {
         }
     }
 
-    /// A descriptor is closed. Whether it was `handed` its open has said.
+    /// A descriptor is closed; `handed` is what its open has returned.
     pub(crate) fn close(&self, file: &File, handed: bool) {
         if self.kernel.is_none() || file.layout().width != 1 {
             return;
@@ -153,30 +160,30 @@ impl HandedFiles {
         }
     }
 
-    /// Costs nothing on a mount that hands no files over.
+    /// Costs nothing on a mount without passthrough.
     fn find(&self, inode: InodeId) -> Option<Arc<Handed>> {
         self.kernel.as_ref()?;
         self.shared.table.lock().handed.get(&inode).cloned()
     }
 
-    /// Tells the home of stores that it has not heard of.
+    /// Reports stores to the home that it does not know of.
     pub(crate) fn publish(&self, inode: InodeId) -> Result<()> {
         let Some(handed) = self.find(inode) else { return Ok(()) };
         let kept = handed.state.lock().writer();
         kept.map_or(Ok(()), |kept| kept.publish())
     }
 
-    /// Whether it hands any over: the kernel's stores into them are told when nobody asks any more.
+    /// Whether there is passthrough at all: then stores of the kernel may be reported after the last request.
     pub(crate) fn hands_over(&self) -> bool {
         self.kernel.is_some()
     }
 
-    /// Whether programs may store into mappings of it, and change its times without asking.
+    /// Whether programs may store into mappings of it, and so change its times without asking.
     pub(crate) fn may_be_stored_into(&self, inode: InodeId) -> bool {
         self.find(inode).is_some_and(|handed| handed.state.lock().writer().is_some())
     }
 
-    /// The kernel has forgotten a node, so nobody has it mapped.
+    /// The kernel has forgotten a node, so it is not mapped by any program.
     pub(crate) fn forgotten(&self, inode: InodeId) {
         let Some(handed) = self.find(inode) else { return };
         let mut state = handed.state.lock();
@@ -184,8 +191,8 @@ impl HandedFiles {
         self.shared.end_if_over(inode, state);
     }
 
-    /// The kernel has let go of the whole mount: nothing is mapped any more. What is not closed in this way stays
-    /// noted at its home as a file that some kernel may still write.
+    /// The kernel has let go of the whole mount: nothing is mapped any more. A file that is not closed in
+    /// this way stays noted at its home as one that a kernel may still write.
     pub(crate) fn close_all(&self) {
         let files = std::mem::take(&mut self.shared.table.lock().handed);
         for handed in files.values() {
@@ -200,7 +207,8 @@ impl Drop for HandedFiles {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
         self.shared.came.notify_all();
-        // Mappings may outlive this process: their files must not be closed at their homes as if they had ended.
+        // Mappings may outlive this process: their files must not be closed at their homes as if they had
+        // ended.
         std::mem::forget(std::mem::take(&mut self.shared.table.lock().handed));
     }
 }
@@ -222,7 +230,8 @@ impl State {
             return Err(Error::new(ErrorKind::Lost, "what the kernel has was lost with its server"));
         }
         if !file.is_of_session_of(&known.kept.file) {
-            // This machine slept for longer than its session lives. The memory is the same, or else the kernel refuses.
+            // This machine was suspended for longer than its session lives. The memory is the same; otherwise
+            // the kernel refuses.
             let handed = file.hand_over(write)?;
             known.kept = Kept { file: file.clone(), lane: Arc::new(handed.file) };
         } else if write && !known.kept.file.rights().write {
@@ -232,7 +241,7 @@ impl State {
         Ok(known.backing.id())
     }
 
-    /// What tells the home of stores, where there may be some.
+    /// The handle that reports stores to the home, if there may be any.
     fn writer(&self) -> Option<Kept> {
         let kept = &self.kernel.as_ref()?.kept;
         kept.file.rights().write.then(|| kept.clone())
@@ -240,11 +249,12 @@ impl State {
 }
 
 impl Kept {
-    /// Tells the home of stores that were made since the lane's file had no time, as its server leaves it.
+    /// Reports stores to the home that were made since the lane's file had no modification time, which is how
+    /// its server leaves it.
     fn publish(&self) -> Result<()> {
         let Some(at) = time_of_stores(&self.lane)? else { return Ok(()) };
         match self.file.publish_stores(at) {
-            // The file was removed: there is no time to tell any more.
+            // The file was removed: there is no time to report any more.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -252,7 +262,7 @@ impl Kept {
 }
 
 impl Shared {
-    /// Closes a file that nobody has open or mapped.
+    /// Closes a file that no program has open or mapped.
     fn end_if_over(&self, inode: InodeId, mut state: MutexGuard<'_, State>) {
         if state.opens > 0 || !state.forgotten || state.gone {
             return;
@@ -261,7 +271,7 @@ impl Shared {
         let known = state.kernel.take();
         self.table.lock().handed.remove(&inode);
         drop(state);
-        // A home that does not answer hears of the close later, and that a kernel had the file.
+        // If the home does not answer, it is told later of the close, and that a kernel had the file.
         if let Some(Known { kept, .. }) = known
             && kept.file.rights().write
             && kept.file.home_answers()
@@ -272,7 +282,7 @@ impl Shared {
 }
 
 impl Table {
-    /// The way of one more open, which is noted if it is the usual one.
+    /// Chooses the kind of access for one more open, and notes it if it is not passthrough.
     fn way_of(&mut self, inode: InodeId, bytes: u64) -> Option<Arc<Handed>> {
         let room = self.handed.len() < limits::HANDED_FILES_PER_MOUNT_MAX;
         if !self.usual.contains_key(&inode) {
@@ -297,7 +307,7 @@ impl Table {
     }
 }
 
-/// Asks the kernel to forget what nobody has open, and looks at the times of the rest.
+/// Asks the kernel to forget files that no program has open, and checks the times of the others.
 fn keep(shared: &Weak<Shared>) {
     let mut looks = Looks::default();
     loop {
@@ -317,7 +327,8 @@ fn keep(shared: &Weak<Shared>) {
                 let state = handed.state.lock();
                 state.opens == 0 && state.kernel.is_some()
             };
-            // A kernel that cannot be asked (before Linux 6.18) forgets when it needs memory, or with the file's last name.
+            // A kernel that cannot be asked (before Linux 6.18) forgets when it needs memory, or with the
+            // file's last name.
             if idle {
                 let _ = shared.notifier.prune(inode.0);
             }
@@ -328,14 +339,15 @@ fn keep(shared: &Weak<Shared>) {
                 let _ = kept.publish();
             }
         }
-        // What is held on to is not closed.
+        // What is still referenced is not closed.
         drop(all);
         drop(shared);
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Whether a lane is as long as its file and has its memory, as far as can be seen from here: others are not worth asking for.
+/// Checks that a lane is as long as its file and has its memory, as far as this can be seen from here: a
+/// request for another would be useless.
 fn check_is_whole(lane: &OwnedFd, bytes: u64) -> Result<()> {
     let stat = look_at(lane)?;
     if stat.st_size.cast_unsigned() == bytes && stat.st_blocks.cast_unsigned() * 512 >= bytes {
@@ -344,7 +356,7 @@ fn check_is_whole(lane: &OwnedFd, bytes: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, "it has holes, or room behind its end"))
 }
 
-/// When programs stored into mappings of the lane last, in pages that they had not loaded before.
+/// When programs last stored into mappings of the lane, in pages that they had not loaded before.
 fn time_of_stores(lane: &OwnedFd) -> Result<Option<Timestamp>> {
     let stat = look_at(lane)?;
     let nanos = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);

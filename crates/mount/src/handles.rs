@@ -13,30 +13,31 @@ use crate::pages::DropByOpen;
 use crate::versions::{Version, Versions};
 use crate::write_errors::{Heard, WriteErrors};
 
-/// Bits that a write or a truncation takes from a file that is no longer what its owner made it.
+/// The bits that a write or a truncation clears, because the file is no longer what its owner made it.
 pub(crate) const SET_ID_BITS: u16 = 0o6000;
 
-/// What memory is counted in.
+/// The unit in which memory is counted, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// A file the kernel has open.
+/// A file that the kernel has open.
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<File>,
     /// It was opened to append, so the kernel keeps no pages of what is written by it.
     pub(crate) append: bool,
-    /// The kernel reads and maps it without asking: see [`crate::handed`].
+    /// Passthrough: the kernel reads and maps it without asking. See [`crate::handed`].
     pub(crate) handed: bool,
-    /// The file's own, or the mount's.
+    /// The consistency mode: the file's own, or the mount's.
     pub(crate) mode: Mode,
-    /// What the file was when it was opened.
+    /// The version of the file when it was opened.
     opened_in: Version,
-    /// The program has its descriptor, and the kernel has dropped older pages: [`Versions`] know it.
+    /// The program has its descriptor, and the kernel has dropped older pages: [`Versions`] have learned the
+    /// version.
     settled: AtomicBool,
     /// The kernel may be dropping pages until then.
     dropping: Mutex<Option<DropByOpen>>,
-    /// Failed write-backs that this descriptor has told of.
+    /// Failed write-backs that were reported by this descriptor.
     pub(crate) errors_heard: Heard,
-    /// Those that an unlock by it has told of. What an unlock tells, `fsync` and `close` tell all the same.
+    /// Those that were reported by an unlock through it. They are reported again by `fsync` and `close`.
     pub(crate) errors_unlocks_heard: Heard,
 }
 
@@ -62,13 +63,13 @@ impl OpenFile {
         }
     }
 
-    /// The kernel drops pages when it hears of this open, perhaps while a program is writing.
+    /// The kernel drops pages when it gets the reply to this open, perhaps while a program is writing.
     pub(crate) fn drops_pages(&self, dropping: DropByOpen) {
         *self.dropping.lock() = Some(dropping);
     }
 
-    /// The descriptor is used, so its open is over. Not to be called for a write of the kernel's own, which
-    /// guesses a descriptor.
+    /// The descriptor is used, so its open is over. Not to be called for a write of the kernel's own, for
+    /// which it picks any descriptor.
     pub(crate) fn settle(&self, versions: &Versions, handles: &Handles) {
         if !self.settled.swap(true, Ordering::Relaxed) {
             let (inode, writes) = (self.file.inode(), self.file.rights().write);
@@ -77,7 +78,7 @@ impl OpenFile {
                 versions.bare_pages_are_gone(inode);
             }
             match self.dropping.lock().take() {
-                // Writes that were under way meanwhile are of descriptors that are open still.
+                // Writes under way meanwhile would belong to descriptors that are still open.
                 Some(dropping) if handles.writers_of(inode) <= usize::from(writes) => dropping.end_unseen(),
                 dropping => drop(dropping),
             }
@@ -90,16 +91,16 @@ impl OpenFile {
 struct Written {
     /// How often it is open.
     opens: usize,
-    /// It had set-id bits when the kernel last heard of its attributes.
+    /// It had set-id bits in the attributes that the kernel got last.
     set_id: bool,
-    /// It had extended attributes then.
+    /// It had extended attributes in these.
     xattrs: bool,
-    /// Up to here it has memory for all its bytes, as its home has said since it was opened, and nobody here has made a
-    /// hole. It only becomes less.
+    /// Up to here all its bytes have memory, as its home has said since it was opened, unless a hole was made
+    /// here. It only becomes less.
     whole_to: u64,
 }
 
-/// Open files by the number the kernel was given. Numbers are never used again.
+/// Open files by the number that the kernel was given. Numbers are never reused.
 #[derive(Default)]
 pub(crate) struct Handles {
     table: RwLock<Table>,
@@ -111,11 +112,11 @@ struct Table {
     /// Inodes that are open for writing.
     writers: HashMap<InodeId, Written>,
     last: u64,
-    /// How often somebody here has made a hole in some file.
+    /// The number of times that some file got a hole here.
     holes_made: HolesMade,
 }
 
-/// A moment: what a home has said since may be older than a hole that was made later.
+/// A state of that counter: what a home has said since then may be older than a hole that was made later.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct HolesMade(u64);
 
@@ -133,7 +134,7 @@ impl Written {
     }
 }
 
-/// Up to where a file has memory for all its bytes, by what its home says.
+/// Up to where all bytes of a file have memory, according to its home.
 fn whole_to(attributes: &Attributes) -> u64 {
     match attributes.allocated {
         Some(allocated) if allocated >= attributes.size => attributes.size.next_multiple_of(PAGE_BYTES),
@@ -142,12 +143,12 @@ fn whole_to(attributes: &Attributes) -> u64 {
 }
 
 impl Handles {
-    /// A moment before something is asked of homes.
+    /// The present counter, to be taken before something is asked of homes.
     pub(crate) fn holes_made(&self) -> HolesMade {
         self.table.read().holes_made
     }
 
-    /// Adds a file of which its home has said these attributes since then.
+    /// Adds a file for which its home has returned these attributes after `since`.
     pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes, since: HolesMade) -> u64 {
         let mut table = self.table.write();
         if file.file.rights().write {
@@ -169,7 +170,7 @@ impl Handles {
         table.open.get(&number).cloned().ok_or_else(missing)
     }
 
-    /// Takes a file out; it closes when the last request that uses it is done.
+    /// Removes a file; it closes when the last request that uses it is done.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
         let mut table = self.table.write();
         let file = table.open.remove(&number)?;
@@ -185,7 +186,7 @@ impl Handles {
         Some(file)
     }
 
-    /// The kernel hears of these attributes.
+    /// The kernel is told these attributes.
     pub(crate) fn note(&self, attributes: &Attributes) {
         let known = self.written(attributes.inode);
         if known.is_some_and(|known| known.differs_from(attributes)) {
@@ -204,12 +205,13 @@ impl Handles {
         }
     }
 
-    /// Whether a file that is written here had no extended attributes when the kernel last heard of it.
+    /// Whether a file that is open for writing here had no extended attributes when the kernel last got its
+    /// attributes.
     pub(crate) fn has_no_xattrs(&self, inode: InodeId) -> bool {
         self.written(inode).is_some_and(|written| !written.xattrs)
     }
 
-    /// Whether a file that is written here had set-id bits when the kernel last heard of it.
+    /// Whether a file that is open for writing here had set-id bits when the kernel last got its attributes.
     pub(crate) fn has_set_id(&self, inode: InodeId) -> bool {
         self.written(inode).is_some_and(|written| written.set_id)
     }
@@ -218,7 +220,7 @@ impl Handles {
         self.table.read().writers.get(&inode).copied()
     }
 
-    /// Bytes from here on may become a hole by what somebody here is about to do.
+    /// Bytes from here on may become a hole by an operation that is about to begin here.
     pub(crate) fn make_hole(&self, inode: InodeId, from: u64) {
         let mut table = self.table.write();
         table.holes_made.0 += 1;
@@ -227,14 +229,15 @@ impl Handles {
         }
     }
 
-    /// A file of this inode that is open here, where nobody here may store into it.
+    /// An open file of this inode, if it is open for reading only here.
     pub(crate) fn only_read(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
         let table = self.table.read();
         let mut of = table.open.values().filter(|open| open.file.inode() == inode);
         of.next().filter(|_| !table.writers.contains_key(&inode)).cloned()
     }
 
-    /// Whether programs here may store into pages up to this byte of an inode, and perhaps not all of them have memory.
+    /// Whether programs here may store into pages up to this byte of an inode, and some of these may have no
+    /// memory.
     pub(crate) fn may_store_into_holes(&self, inode: InodeId, end: u64) -> bool {
         self.written(inode).is_some_and(|written| end > written.whole_to)
     }
@@ -244,7 +247,7 @@ impl Handles {
         self.table.read().writers.get(&inode).map_or(0, |written| written.opens)
     }
 
-    /// Whether this mount has the inode open for writing: then its newest times are known here alone.
+    /// Whether this mount has the inode open for writing: then its newest times are known only here.
     pub(crate) fn is_written_here(&self, inode: InodeId) -> bool {
         self.table.read().writers.contains_key(&inode)
     }

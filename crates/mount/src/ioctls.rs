@@ -1,4 +1,5 @@
-//! Publishing and refreshing some bytes of an open file: what the attribute does, by a descriptor, without a name for each range.
+//! Publishing and refreshing some bytes of an open file: the same as by the attribute, but by a descriptor,
+//! and without a name for each range.
 
 use std::os::fd::AsFd;
 
@@ -11,23 +12,24 @@ use crate::data::await_published;
 use crate::mounted::PoolFileSystem;
 use crate::refresh::Answer;
 
-/// `ioctl` with this number and a [`ByteSpan`] publishes; it stands in `ramlace.h` as well.
+/// `ioctl` with this number and a [`ByteSpan`] publishes; `ramlace.h` has it as well.
 const PUBLISH_IOCTL: Opcode = rustix::ioctl::opcode::write::<ByteSpan>(0xE6, 1);
-/// The same refreshes.
+/// `ioctl` with this number and a [`ByteSpan`] refreshes.
 const REFRESH_IOCTL: Opcode = rustix::ioctl::opcode::write::<ByteSpan>(0xE6, 2);
 
-/// What both are given.
+/// The argument of both.
 #[repr(C)]
 struct ByteSpan {
     /// The first byte.
     offset: u64,
-    /// How many; 0: all that follow.
+    /// The number of bytes; 0: all that follow.
     length: u64,
 }
 
-/// Publishes what programs of this machine have stored into these bytes of a file on a mount; an empty range has none.
+/// Publishes what programs of this machine have stored into these bytes of a file on a mount; an empty range
+/// has none.
 ///
-/// Errors: `Unsupported` for a file that is on no mount; what its stores could not be written back for.
+/// Errors: `Unsupported` for a file that is not on a mount; the reason why stores could not be written back.
 pub fn publish_bytes(file: impl AsFd, range: ByteRange) -> Result<()> {
     if range.is_empty() {
         return Ok(());
@@ -48,7 +50,7 @@ enum Verb {
 }
 
 impl PoolFileSystem {
-    /// Answers a call that programs make by a descriptor, `number`.
+    /// Serves a call that programs make by a descriptor, `number`.
     pub(crate) fn ioctl(&self, inode: InodeId, number: u64, command: u32, input: &[u8], reply: Reply) {
         match asked(command, input) {
             None => _ = reply.error(libc::ENOTTY),
@@ -58,7 +60,7 @@ impl PoolFileSystem {
         }
     }
 
-    /// Has the kernel write these bytes back, and answers when everybody sees them.
+    /// Makes the kernel write these bytes back, and answers when all clients see them.
     fn publish_part(&self, inode: InodeId, number: u64, part: ByteRange, reply: Reply) {
         let opened = self.handles.get(number).and_then(|open| {
             open.settle(&self.versions, &self.handles);
@@ -93,7 +95,7 @@ impl PoolFileSystem {
     }
 }
 
-/// What a call asks for; `None`: nothing that is known here.
+/// The operation and bytes of a call; `None`: it is not known here.
 fn asked(command: u32, input: &[u8]) -> Option<Result<(Verb, ByteRange)>> {
     let verb = match command {
         PUBLISH_IOCTL => Verb::Publish,

@@ -1,10 +1,14 @@
-//! What servers have told by leases, kept for the kernel's next question: attributes, where names lead, and which names are not there.
+//! Answers of servers under leases, kept for the kernel's next request: attributes, where names lead, and
+//! which names do not exist.
 //!
-//! A lease says when its end comes: at its recall, or when nobody renews it. So what is kept is as old as it likes. A lease on a
-//! directory's names is on those that are in it; one on its attributes is on what is not in it, too, for whoever makes a name
-//! changes them. Each fact has the moment of its own lease: a later one says nothing of what came by one that was lost. What this mount changes itself it changes here, before the kernel has its answer.
+//! A lease ends by its recall, or when it is not renewed. So what is kept may be of any age. A lease on a
+//! directory's names covers the names that exist; one on its attributes also covers those that do not,
+//! because creating a name changes the attributes. Each fact has the time of its own lease: a later lease
+//! says nothing of a fact whose own lease was lost. What this mount changes itself is changed here before the
+//! kernel gets its answer.
 //!
-//! Not here: attributes of a file that is written here, whose times its home has yet to hear; whoever asks looks for that.
+//! Not kept here: attributes of a file that is being written here, whose home does not know its times yet;
+//! callers check for that.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -13,30 +17,30 @@ use ramlace_base::{InodeId, Slot, limits};
 use ramlace_wire::leases::Leased;
 use ramlace_wire::{Attributes, FileKind};
 
-/// What is kept, each with the moment when it was asked for: the lease was given later.
+/// What is kept, each with the time when it was requested: the lease was given later.
 #[derive(Default)]
 pub(crate) struct Kept {
     attributes: HashMap<InodeId, (Box<Attributes>, Instant)>,
     directories: HashMap<InodeId, Directory>,
-    /// Names in all of them, and themselves.
+    /// The number of names in all directories, plus the directories.
     names: usize,
 }
 
 /// Where a name leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// As the lease on the names says; the kernel may be told so.
+    /// According to the lease on the names; the kernel may be told under it.
     At(InodeId),
-    /// As the lease on the attributes says: with that of the names the kernel would not be told when it ends.
+    /// According to the lease on the attributes: the kernel could not be told of its end as for the names.
     AtByAll(InodeId),
-    /// There is no such name, as the lease on the attributes says.
+    /// There is no such name, according to the lease on the attributes.
     Absent,
 }
 
 #[derive(Default)]
 struct Directory {
     names: HashMap<Box<[u8]>, (Named, Instant)>,
-    /// There are no other names, as a lease on the attributes says that was asked for then.
+    /// There are no other names, according to a lease on the attributes that was requested at this time.
     whole: Option<Instant>,
 }
 
@@ -55,17 +59,17 @@ impl Kept {
         self.attributes.get(&inode).map(|(attributes, asked)| (&**attributes, *asked))
     }
 
-    /// Where a name leads, as far as it is known, and when the lease was asked for.
+    /// Where a name leads, if that is known, and when the lease was requested.
     pub(crate) fn name(&self, directory: InodeId, name: &[u8]) -> Option<(Named, Instant)> {
         let directory = self.directories.get(&directory)?;
         let absent = directory.whole.map(|asked| (Named::Absent, asked));
         directory.names.get(name).copied().or(absent)
     }
 
-    /// Attributes came with a lease.
+    /// Keeps attributes that came with a lease.
     pub(crate) fn keep_attributes(&mut self, attributes: &Attributes, asked: Instant) {
         if self.attributes.len() >= limits::LEASES_PER_MOUNT_MAX {
-            // Whoever goes through so many begins anew: no other rule is better for him.
+            // When this many are in use, to start over is as good as any other rule.
             self.attributes.clear();
         }
         self.attributes.insert(attributes.inode, (Box::new(attributes.clone()), asked));
@@ -75,8 +79,8 @@ impl Kept {
         }
     }
 
-    /// Where a name leads is known by a lease on the names that was asked for then. Who may look into the directory its attributes
-    /// say: so those have to be known, and the older of both leases holds it.
+    /// Keeps where a name leads, under a lease on the names that was requested at this time. The directory's
+    /// attributes say who may look a name up: so those have to be known, and the older of both leases counts.
     pub(crate) fn keep_place(&mut self, directory: InodeId, name: &[u8], inode: InodeId, asked: Instant) {
         match self.attributes.get(&directory) {
             Some((_, known)) => {
@@ -87,7 +91,7 @@ impl Kept {
         }
     }
 
-    /// Where a name leads, or that there is none, is known by a lease that was asked for then.
+    /// Keeps where a name leads, or that there is none, under a lease that was requested at this time.
     pub(crate) fn keep_name(&mut self, directory: InodeId, name: &[u8], named: Named, asked: Instant) {
         let of = self.directory(directory);
         let is_known = named == Named::Absent && of.whole.is_some();
@@ -110,12 +114,13 @@ impl Kept {
         self.attributes.remove(&inode);
     }
 
-    /// The same, of nobody knows which inode.
+    /// The same, if it is not known of which inode.
     pub(crate) fn forget_all_attributes(&mut self) {
         self.attributes.clear();
     }
 
-    /// A lease has ended. Who may look into a directory is one of its attributes: so its names go with both.
+    /// A lease has ended. A directory's attributes say who may look names up in it: so its names are dropped
+    /// with either lease.
     pub(crate) fn recall(&mut self, inode: InodeId, what: Leased) {
         self.forget_names(inode);
         if what == Leased::Attributes {
@@ -123,7 +128,7 @@ impl Kept {
         }
     }
 
-    /// What a slot has said may be outdated without a word.
+    /// The answers of a slot may be outdated without a recall.
     pub(crate) fn forget_slot(&mut self, slot: Slot) {
         self.attributes.retain(|inode, _| inode.slot() != slot);
         self.directories.retain(|inode, _| inode.slot() != slot);

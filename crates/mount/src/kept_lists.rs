@@ -1,5 +1,5 @@
-//! The access control lists that the kernel keeps, until the leases of the attributes beside them run out: see
-//! [`crate::access_lists`].
+//! The access control lists that the kernel caches, until the leases of the attributes beside them expire:
+//! see [`crate::access_lists`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,8 @@ use ramlace_wire::xattrs::XattrName;
 
 use crate::leases::Leases;
 
-/// Between two looks at what the kernel keeps: shorter than the margin by which servers wait longer than kernels believe.
+/// The time between two checks of what the kernel caches: shorter than the margin by which servers wait
+/// longer than kernels use their answers.
 const PAUSE: Duration = Duration::from_millis(limits::LEASE_MARGIN_MILLIS / 3);
 
 /// Whether an attribute is a list.
@@ -19,20 +20,20 @@ pub(crate) fn is_list(name: &[u8]) -> bool {
     [XattrName::ACCESS_LIST, XattrName::DEFAULT_LIST].contains(&name)
 }
 
-/// The inodes whose lists, or want of lists, the kernel keeps.
+/// The inodes whose lists the kernel caches, including the answer that there is none.
 pub(crate) struct KeptLists {
     shared: Arc<Shared>,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// Until when.
+    /// By inode: until when.
     kept: Mutex<HashMap<InodeId, Instant>>,
     came: Condvar,
 }
 
 impl KeptLists {
-    /// Starts the thread that has the kernel drop them in time, until this is dropped.
+    /// Starts the thread that makes the kernel drop them in time, until this is dropped.
     pub(crate) fn start(leases: &Arc<Leases>) -> Result<KeptLists> {
         let shared = Arc::new(Shared::default());
         let (weak, leases) = (Arc::downgrade(&shared), leases.clone());
@@ -43,7 +44,7 @@ impl KeptLists {
         Ok(KeptLists { shared })
     }
 
-    /// The kernel keeps the answer that it gets next. Whether there is room to remember that.
+    /// The kernel caches the answer that it gets next. Returns whether there was room to note that.
     pub(crate) fn keep(&self, inode: InodeId, until: Instant) -> bool {
         let mut kept = self.shared.lock();
         if kept.len() >= limits::LEASES_PER_MOUNT_MAX && !kept.contains_key(&inode) {
@@ -68,11 +69,12 @@ impl Shared {
         self.kept.lock()
     }
 
-    /// Those whose time is over, once there are any at all or somebody calls.
+    /// Waits until there are any, or a notification; returns those whose time is over.
     fn wait_for_over(&self) -> Vec<InodeId> {
         let kept = self.lock();
         if kept.is_empty() {
-            // Wakes up now and then for the end of the mount: its last notice may come before this waits.
+            // Wakes up now and then to notice the end of the mount, whose notification may come before this
+            // waits.
             drop(self.came.wait_timeout(kept, Duration::from_secs(1)));
             return Vec::new();
         }
@@ -87,7 +89,7 @@ fn drop_in_time(shared: &Weak<Shared>, leases: &Leases) {
     while let Some(shared) = shared.upgrade() {
         for inode in shared.wait_for_over() {
             match leases.attributes_believed(leases.ask(), inode) {
-                // Its attributes were asked for again meanwhile.
+                // Its attributes were requested again meanwhile.
                 Some(believed) => _ = shared.lock().entry(inode).or_insert(believed.until),
                 None => leases.drop_attributes_of(inode.0),
             }

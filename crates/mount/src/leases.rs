@@ -1,15 +1,17 @@
-//! What the kernel may believe without asking: attributes and names, for the rest of a lease.
+//! What the kernel may cache: attributes and names, for the rest of a lease.
 //!
-//! A reply may bring a lifetime when its answer came with a lease and nothing was recalled since the question left. A
-//! recall ends it: the kernel is told to drop what it has, and what is on its way to it is void, for the kernel goes by
-//! what was told between a question and its answer (the version of its attributes, the epoch of its names). The one case
-//! in which there is nothing to tell it of is an inode that it is just hearing of for the first time: then it is told
-//! again until it knows it. So it is counted which inodes it knows: one that it has forgotten it does not believe. Of a file that
-//! a thread has just made it takes the answer as it is: a recall waits until that thread asks something more, or a moment ([`Told`]).
+//! A reply may have a lifetime if its answer came with a lease and nothing was recalled since the request was
+//! sent. A recall ends it: the kernel is told to drop what it has, and replies that it has not processed yet
+//! are void, because the kernel checks for notifications between a request and its reply (by the version of
+//! its attributes, the epoch of its names). The one case in which a notification is lost is an inode that the
+//! kernel is just getting for the first time: then it is notified again until it knows the inode. So the
+//! inodes that it knows are counted: it caches nothing of one that it has forgotten. The attributes of a file
+//! that a thread has just created it takes without such a check: a recall waits until that thread sends
+//! another request, or for a short time ([`Told`]).
 //!
-//! For no other request of the kernel anything waits here, and for no answer of a server. So names are dropped by a new epoch of all
-//! names, and not one by one: for that the kernel takes the directory's lock, which two mounts may hold against each
-//! other.
+//! Nothing else here waits for a request of the kernel, and nothing for a server's reply. So names are
+//! dropped by a new epoch for all names, not one by one: to drop one the kernel takes the directory's lock,
+//! by which two mounts could deadlock.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -26,25 +28,26 @@ use crate::believed::{Asked, State, Subject, kept_attributes, kept_name};
 use crate::kept::Named;
 use crate::told::Told;
 
-/// How long attributes are believed where each walk asks for each name, and so for what it leads to: for the checks of
-/// rights on the way (the kernel rounds up to a tick).
+/// How long attributes without a lease may be used, when each walk has to ask for each name and for what it
+/// leads to: for the checks of rights during that walk (the kernel rounds up to a tick).
 const ONE_WALK: Duration = Duration::from_millis(1);
-/// Pause before the kernel is told again of an inode that it does not know yet.
+/// The pause before the kernel is notified again of an inode that it does not know yet.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// What this mount has done with a name.
+/// A change that this mount has made to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameChange {
-    /// It leads to this inode, and the directory's names are leased.
+    /// The name leads to this inode, and the directory's names are leased.
     Made(InodeId),
-    /// It was made, and leads to this inode as long as what is leased of the directory stays so.
+    /// The name was created, and leads to this inode as long as the lease on the directory's attributes
+    /// holds.
     MadeOnce(InodeId),
     Removed,
-    /// No answer came, or an error.
+    /// There was no answer, or an error.
     Perhaps,
 }
 
-/// Something that came with a lease.
+/// A fact that came with a lease.
 #[derive(Clone, Copy)]
 pub(crate) enum Keeping<'a> {
     Attributes(&'a Attributes),
@@ -60,7 +63,7 @@ pub(crate) enum Keeping<'a> {
     },
 }
 
-/// How long the kernel may believe what an entry says.
+/// For how long the kernel may cache the parts of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Believed {
     pub(crate) name: Duration,
@@ -68,30 +71,30 @@ pub(crate) struct Believed {
 }
 
 impl Believed {
-    /// Not at all: the kernel takes these answers without looking whether something was recalled meanwhile.
+    /// Not at all: the kernel takes these answers without checking whether something was recalled meanwhile.
     pub(crate) const NOT: Believed = Believed { name: Duration::ZERO, attributes: Duration::ZERO };
 }
 
 thread_local! {
-    /// Whose request this worker handles.
+    /// The thread whose request this worker handles.
     static ASKER: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What the kernel believes, and what has been recalled.
+/// What the kernel may cache, and what was recalled.
 pub(crate) struct Leases {
     told: Told,
     notifier: Notifier,
-    /// Names are believed: the kernel has epochs, and all programs are one user's.
+    /// The kernel may cache names: it has epochs, and all programs belong to one user.
     pub(crate) names: bool,
     state: Mutex<State>,
 }
 
-/// Attributes that the kernel may believe, and that are recalled when they change.
+/// Attributes that the kernel may cache, and that are recalled when they change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttributesBelieved {
-    /// The kernel asks again then.
+    /// After this the kernel asks again.
     pub(crate) until: Instant,
-    /// There are extended ones.
+    /// There are extended attributes.
     pub(crate) xattrs: bool,
 }
 
@@ -118,24 +121,25 @@ impl Leases {
         Leases { told: Told::default(), notifier, names, state: Mutex::default() }
     }
 
-    /// To be called before each question whose answer may bring leases.
+    /// To be called before each request whose answer may bring leases.
     pub(crate) fn ask(&self) -> Asked {
         self.lock().question(Instant::now(), ASKER.get())
     }
 
-    /// How long an entry may be believed, whose leases were given or not. The kernel is told of it next.
+    /// For how long an entry may be cached, given which leases came with it. The kernel is told of the entry
+    /// next.
     pub(crate) fn entry(&self, asked: Asked, parent: (InodeId, bool), offered: Offered) -> Believed {
         let name = if parent.1 { self.give(asked, (parent.0, Leased::Names), false, false) } else { None };
-        // Before it is looked whether they were recalled: a recall that comes behind that finds it known.
+        // Before it is checked whether they were recalled: then a later recall finds the inode counted.
         self.count(offered.inode, 1);
         let attributes = self.give_attributes(asked, offered);
-        // Where names are believed, a walk asks for nothing.
+        // Where names are cached, a walk sends no requests.
         let unleased = if self.names { Duration::ZERO } else { ONE_WALK };
         Believed { name: name.unwrap_or_default(), attributes: attributes.unwrap_or(unleased) }
     }
 
-    /// The same of a file that the request has made. The kernel takes the attributes of what it hears of for the first
-    /// time without looking whether they were recalled meanwhile: so a recall waits until the thread has them.
+    /// The same for a file that the request has created. The kernel takes the attributes of a new inode
+    /// without checking whether they were recalled meanwhile: so a recall waits until the thread has them.
     pub(crate) fn made(
         &self,
         asked: Asked,
@@ -148,13 +152,13 @@ impl Leases {
         if attributes { believed } else { Believed { attributes: Duration::ZERO, ..believed } }
     }
 
-    /// This thread asks something: it has what it was told before.
+    /// This thread sends a request: so it has processed all earlier replies.
     pub(crate) fn asks(&self, thread: u32) {
         ASKER.set(thread);
         self.told.end(thread);
     }
 
-    /// How long attributes may be believed.
+    /// For how long attributes may be cached.
     pub(crate) fn attributes(&self, asked: Asked, offered: Offered) -> Duration {
         self.give_attributes(asked, offered).unwrap_or_default()
     }
@@ -167,8 +171,8 @@ impl Leases {
         self.give(asked, offered.subject(), offered.xattrs, tracked)
     }
 
-    /// What the kernel may believe of an inode's attributes, unless they were recalled since the question left: then what
-    /// was answered to it may be kept as long.
+    /// For how long the kernel may cache an inode's attributes, unless they were recalled since the request
+    /// was sent: then other answers to it may be cached as long.
     pub(crate) fn attributes_believed(&self, asked: Asked, inode: InodeId) -> Option<AttributesBelieved> {
         let (state, subject) = (self.lock(), (inode, Leased::Attributes));
         let given = state.given.get(&subject).filter(|_| state.is_newer(asked, subject))?;
@@ -176,8 +180,8 @@ impl Leases {
         (until > Instant::now()).then_some(AttributesBelieved { until, xattrs: given.xattrs })
     }
 
-    /// The kernel is being told of an entry that leads to this inode, or, with a number below 0, has forgotten so many.
-    /// Whether it does not know the inode any more.
+    /// The kernel is being told of an entry that leads to this inode, or, if `more` is negative, has
+    /// forgotten that many. Returns whether it no longer knows the inode.
     pub(crate) fn count(&self, inode: InodeId, more: i64) -> bool {
         let mut state = self.lock();
         let lookups = state.lookups.entry(inode).or_default();
@@ -198,8 +202,8 @@ impl Leases {
         self.lock().give(asked, subject, (xattrs, tracked), Instant::now())
     }
 
-    /// The mount has changed these itself. The kernel knows, but an answer that is on its way may be older. To be called
-    /// before the kernel hears that it is done.
+    /// The mount has changed these attributes itself. The kernel knows that, but a reply that it has not
+    /// processed may be older. To be called before the kernel is told that the change is done.
     pub(crate) fn changed_here(&self, inodes: &[InodeId]) {
         for inode in inodes {
             let subject = (*inode, Leased::Attributes);
@@ -209,9 +213,10 @@ impl Leases {
         }
     }
 
-    /// The mount has changed a name in a directory, as far as it knows. When it is done, the kernel drops by itself what it has of
-    /// its attributes: it is told where that may not be all. It asks again; `now`: what it will be answered, by a lease that came
-    /// with the answer to this question.
+    /// The mount has changed a name in a directory, or may have. When the change is answered, the kernel
+    /// drops its attributes of the directory by itself; it is notified where that may not cover all replies.
+    /// It will ask again; `now`: the answer it will get, under a lease that came with the answer to this
+    /// request.
     pub(crate) fn name_changed_here(
         &self,
         asked: Asked,
@@ -228,7 +233,7 @@ impl Leases {
             if let Some(now) = now.filter(|_| is_newest) {
                 state.kept.keep_attributes(now, asked.at);
             }
-            // What is told of the directory came with a lease on it.
+            // If there are new attributes of the directory, they came with a lease.
             let told = names_too && now.is_some();
             let named = match change {
                 NameChange::Made(inode) if names_too => Some(Named::At(inode)),
@@ -249,15 +254,15 @@ impl Leases {
         }
     }
 
-    /// The mount has moved what was at one name to another, or perhaps: a rename of one link over another does nothing. What was at
-    /// the names has another time of change, or is one name the poorer.
+    /// The mount has moved an entry from one name to another, or may have: a rename of one link over another
+    /// does nothing. The inodes at these names have another time of change, or one link less.
     pub(crate) fn name_moved_here(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
         self.lock().move_name(from, to);
         self.changed_here(&[from.0, to.0]);
     }
 
-    /// The mount has changed attributes itself, and hears what they are in the answer, which the kernel takes in. As long as nobody
-    /// else changes them, they stay so.
+    /// The mount has changed attributes itself; the answer has the new ones, and the kernel processes it.
+    /// They stay valid until another client changes them.
     pub(crate) fn attributes_changed_here(&self, asked: Asked, now: &Attributes) {
         let (mut state, subject) = (self.lock(), (now.inode, Leased::Attributes));
         let leased = state.kept.attributes(now.inode).map(|(_, asked)| asked);
@@ -268,7 +273,7 @@ impl Leases {
         }
     }
 
-    /// The mount has changed this itself, and the kernel takes the answer for what it is now.
+    /// The mount has changed this itself, and the kernel takes the answer as the present state.
     pub(crate) fn answered_here(&self, inode: InodeId) {
         self.lock().outdate((inode, Leased::Attributes));
     }
@@ -278,7 +283,7 @@ impl Leases {
         self.lock().forget_attributes();
     }
 
-    /// What came with an answer to this question, by leases: it answers the next one.
+    /// Keeps what came with the answer to this request, under leases, to answer the next one.
     pub(crate) fn keep(&self, asked: Asked, told: Keeping<'_>) {
         let mut state = self.lock();
         let is_newer = |state: &State, inode, what| state.is_newer(asked, (inode, what));
@@ -298,24 +303,26 @@ impl Leases {
         }
     }
 
-    /// What is kept of these attributes shall not answer any more.
+    /// The kept attributes shall not be used as an answer any more.
     pub(crate) fn forget_kept(&self, inode: InodeId) {
         self.lock().kept.forget_attributes(inode);
     }
 
-    /// Attributes that are kept for the kernel, and the question that they answer, as if it had just been asked.
+    /// Attributes that are kept for the kernel, and the request that they answer, as if it had just been
+    /// sent.
     pub(crate) fn kept_attributes(&self, raw: Raw<'_>, inode: InodeId) -> Option<(Attributes, Asked)> {
         kept_attributes(&self.state, self.ask(), inode, |wait| raw.renew_leases(inode, wait), Instant::now)
     }
 
-    /// The same of where a name leads.
+    /// The same for where a name leads.
     pub(crate) fn kept_name(&self, raw: Raw<'_>, directory: InodeId, name: &[u8]) -> Option<(Named, Asked)> {
         let renew = |wait| raw.renew_leases(directory, wait);
         kept_name(&self.state, self.ask(), (directory, name), renew, Instant::now)
     }
 
-    /// A name moves from one directory to another, with what the kernel believes of it: that has to be leased there, too.
-    /// `lease` asks for that. Returns what to do when it has moved.
+    /// A name is about to move from one directory to another, with what the kernel has cached of it: so the
+    /// other directory's names have to be leased too. `lease` requests that. Returns what to do after the
+    /// move.
     pub(crate) fn before_move(&self, from: InodeId, to: InodeId, lease: impl Fn(InodeId) -> bool) -> Moving {
         let at = Instant::now();
         if !self.names || from == to {
@@ -329,7 +336,8 @@ impl Leases {
         Moving { at, directories: Some((from, to)), covered }
     }
 
-    /// It has moved. What the kernel was told meanwhile lasts a little longer than what was leased before; so does a server wait.
+    /// The name has moved. What the kernel was told meanwhile may be used a little longer than what was
+    /// leased before; servers wait for as long.
     pub(crate) fn after_move(&self, moving: Moving) {
         let Some((from, to)) = moving.directories else { return };
         let soon = moving.at.elapsed() < Duration::from_millis(limits::LEASE_MARGIN_MILLIS / 2);
@@ -345,7 +353,7 @@ impl Leases {
         })
     }
 
-    /// Leases end before their time: when this is back, the kernel believes nothing by them.
+    /// Leases are recalled: when this returns, the kernel no longer uses anything under them.
     pub(crate) fn recall(&self, recalls: &[Recall]) {
         let given: Vec<(Subject, Instant)> = {
             let mut state = self.lock();
@@ -356,14 +364,15 @@ impl Leases {
         self.drop_given(given);
     }
 
-    /// A change of this mount's was not answered in time, and may be done yet: servers count this mount as knowing of it. As long as that
-    /// is not over, nothing that its slot says is kept or believed; when it is, nothing that was asked before.
+    /// A change of this mount's was not answered in time, and may still be done: servers count this mount as
+    /// knowing it. Until that is over, no answer of its slot is kept or cached; and when it is over, no
+    /// answer to an earlier request.
     pub(crate) fn doubt(&self, slot: Slot, doubt: Doubt) {
         let given = self.lock().doubt(slot, doubt);
         self.drop_given(given);
     }
 
-    /// The session has ended, and its leases with it: servers forget them when they hear of that.
+    /// The session has ended, and its leases with it: servers forget them when they learn that.
     pub(crate) fn end(&self) {
         let given = self.lock().end();
         self.drop_given(given);
@@ -383,41 +392,43 @@ impl Leases {
         }
     }
 
-    /// The kernel drops what it has of a node's attributes, and of its lists; what is on its way to it is void.
+    /// The kernel drops its attributes of a node, and its lists; replies that it has not processed are void.
     pub(crate) fn drop_attributes_of(&self, node: u64) {
         // A kernel that does not know the node has nothing of it.
         let _ = self.notifier.invalidate_inode(node, -1, 0);
     }
 
-    /// The kernel is about to be answered, for a read, that a file has this size.
+    /// The reply to a read is about to tell the kernel that a file has this size.
     pub(crate) fn answering_size(&self, node: u64, size: u64) {
         self.notifier.answering_size(node, size);
     }
 
-    /// What it was answered is no more: the file is being cut, or was.
+    /// The size that the kernel was told is outdated: the file is being truncated, or was.
     pub(crate) fn size_changed(&self, node: u64) {
         self.notifier.size_changed(node);
     }
 
-    /// The kernel does not know this node any more.
+    /// The kernel no longer knows this node.
     pub(crate) fn node_forgotten(&self, node: u64) {
         self.notifier.forgotten(node);
     }
 
-    /// The same, and nothing that was told before is on its way to it.
+    /// The same; returns whether no earlier reply can still reach the kernel.
     fn drop_attributes_for_good(&self, inode: InodeId) -> bool {
         let has_all = !self.told.is_being_made(inode);
         self.drop_attributes(inode) && has_all
     }
 
-    /// Whether the kernel has dropped them. Otherwise it does not know the inode: not yet, or not any more, as it will say.
+    /// Returns whether the kernel has dropped them. If not, it does not know the inode: not yet, or not any
+    /// more, which it will report.
     fn drop_attributes(&self, inode: InodeId) -> bool {
         self.notifier.invalidate_inode(inode.0, -1, 0).unwrap_or(false)
     }
 
     fn drop_names(&self) {
         if let Err(error) = self.notifier.increment_epoch() {
-            // It was asked whether it can when the mount was made. What it believes is over in a moment.
+            // That the kernel can do this was checked when the mount was made. What it has cached expires
+            // after this time.
             eprintln!("ramlace: {error}");
             std::thread::sleep(Duration::from_millis(limits::LEASE_MILLIS));
         }
@@ -428,7 +439,7 @@ impl Leases {
     }
 }
 
-/// A name on its way.
+/// A name that is being moved.
 #[must_use]
 #[derive(Clone, Copy)]
 pub(crate) struct Moving {

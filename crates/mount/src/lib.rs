@@ -1,23 +1,24 @@
-//! A pool as a directory: the kernel's file system requests turned into client calls.
+//! A pool as a directory: translates the kernel's file system requests into client calls.
 //!
-//! [`Mount::new`] connects the pool and mounts it; [`Mount::run`] serves the kernel until the
-//! directory is unmounted. What the kernel may keep, and until when:
+//! [`Mount::new`] connects the pool and mounts it; [`Mount::run`] serves the kernel until the directory is
+//! unmounted. What the kernel may cache, and until when:
 //!
-//! * Names and attributes: for the rest of a lease, unless it is recalled ([`leases`]). What it asks for again is answered from what
-//!   is kept ([`kept`]), by leases that are renewed together.
+//! * Names and attributes: for the rest of a lease, unless it is recalled ([`leases`]). A repeated request is
+//!   answered from what is kept ([`kept`]), under leases that are renewed together.
 //! * Access control lists: as long as the attributes beside them ([`access_lists`]).
-//! * Pages: until somebody else changes their bytes: by leases that servers recall ([`recalls`], [`droppers`], [`pages`]). An open that finds another
-//!   version of the file drops them ([`versions`]), and so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
-//! * What a file's own mode changes about this, or the mount's: [`modes`], [`strict`].
-//! * Written bytes: not at all. A `write` is in the pool when it returns; stores into mapped memory
-//!   arrive with `msync`, `fsync`, `close` or when the kernel writes them back by itself.
+//! * Pages: until another client changes their bytes, by leases that servers recall ([`recalls`],
+//!   [`droppers`], [`pages`]). An open that finds another version of the file drops them ([`versions`]), and
+//!   so does another size. `user.ramlace.refresh` drops them at once ([`refresh`]).
+//! * How a file's own mode, or the mount's, changes this: [`modes`], [`strict`].
+//! * Written bytes: not at all. A `write` is in the pool when it returns; stores into mapped memory are
+//!   written back by `msync`, `fsync`, `close` or when the kernel decides to.
 //!
-//! Invariant: the mount decides nothing about names, placement or rights; one request of the kernel is
-//! one call of the client, or a few.
+//! Invariant: the mount decides nothing about names, placement or rights; one request of the kernel is one
+//! call of the client, or a few.
 
 mod access_lists;
 mod attributes;
-/// What a mount decides about leases, without a clock or a kernel: the simulator (`tests/sim`) has it, too.
+/// The mount's decisions about leases, without a clock or a kernel: also used by the simulator (`tests/sim`).
 #[doc(hidden)]
 pub mod believed;
 mod data;
@@ -33,7 +34,7 @@ mod kept_lists;
 mod leases;
 mod locking;
 mod locks;
-/// When a mount looks at the times of mapped files, without a clock: the simulator (`tests/sim`) has it, too.
+/// When a mount checks the times of mapped files, without a clock: also used by the simulator (`tests/sim`).
 #[doc(hidden)]
 pub mod looks;
 mod lost_stores;

@@ -66,19 +66,21 @@ impl PoolFileSystem {
             return self.publish_and_give_away(holder, file, wait, reply);
         }
         if holder.request.kind.is_none() {
-            // Whoever has the lock next sees what was written back. What that was not, the next sync tells.
+            // The next owner of the lock sees what was written back. What was not is reported by the next
+            // sync.
             let _ = self.await_published(holder.inode);
         }
         self.locks.set(holder, &file, wait, reply);
     }
 
-    /// What was stored into the locked bytes is published before somebody else gets the lock. Where that cannot be done the lock stays.
+    /// Publishes stores into the locked bytes before another program gets the lock. If that fails, the lock
+    /// stays.
     fn publish_and_give_away(&self, holder: Holder, file: Arc<OpenFile>, wait: bool, reply: Reply) {
         let LockRequest { start, end, .. } = holder.request;
         let (pool, pages, locks) = (self.pool.clone(), self.pages.clone(), self.locks.clone());
         let errors = self.write_errors.clone();
         let give_away = move |written: Result<()>| {
-            // The kernel drops what it could not write back, now or before, and says nothing of it.
+            // The kernel drops what it could not write back, now or before, without a report.
             let written = written.and_then(|()| errors.tell(holder.inode, &file.errors_unlocks_heard));
             match written.and_then(|()| await_published(&pool, &pages, holder.inode)) {
                 Ok(()) => locks.set(holder, &file, wait, reply),
@@ -88,7 +90,8 @@ impl PoolFileSystem {
         self.refresher.after_writing_back_part(holder.inode, ByteRange { start, end }, Box::new(give_away));
     }
 
-    /// A process closes a descriptor: its POSIX locks of the file go, by whatever descriptor it has locked.
+    /// A process closes a descriptor: its POSIX locks of the file end, whichever descriptor it has used to
+    /// lock.
     pub(crate) fn release_process_locks(&self, inode: InodeId, handle: u64, owner: u64) {
         if self.locks.owners().end(inode, owner)
             && let Ok(file) = self.handles.get(handle)
@@ -97,7 +100,7 @@ impl PoolFileSystem {
         }
     }
 
-    /// An open file is gone: its `flock`, and its OFD locks, which nobody else can have left behind.
+    /// An open file is gone: its `flock` ends, and so do its OFD locks, which nothing else can have ended.
     pub(crate) fn release_file_locks(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
         let left = self.locks.owners().end_file(inode, handle);
         if left.is_empty() && flock_owner.is_none() {
@@ -111,7 +114,7 @@ impl PoolFileSystem {
     }
 }
 
-/// The kernel's range has a last byte, and the largest offset for "all that follow".
+/// The kernel's range has a last byte, and the largest offset stands for "all that follow".
 fn lock_request(owner: u64, lock: &FileLock, is_flock: bool) -> LockRequest {
     let table = if is_flock { LockTable::Flock } else { LockTable::Fcntl };
     let (start, end) =

@@ -1,12 +1,13 @@
-//! Locks of programs: the kernel's requests as locks at the files' homes.
+//! Locks of programs: turns the kernel's requests into locks at the files' homes.
 //!
-//! A lock that has to wait is parked: its reply lies in a table until an event, a signal or the end of the session
-//! answers it, and no worker waits. The kernel tells whose lock it is by a number: of the process for POSIX
-//! locks, of the open file for `flock` and OFD locks. It says with the close of a descriptor that a process gives up its POSIX
-//! locks, and with the end of an open file that its `flock` goes; OFD locks that are left then are for this to find.
+//! A lock that has to wait is parked: its reply stays in a table until an event, a signal or the end of the
+//! session answers it, and no worker waits. The kernel identifies the owner of a lock by a number: of the
+//! process for POSIX locks, of the open file for `flock` and OFD locks. It reports with the close of a
+//! descriptor that a process's POSIX locks end, and with the end of an open file that its `flock` ends; OFD
+//! locks that are left then have to be found here.
 //!
-//! A granted lock shows what others wrote before they unlocked: where the file is another than the kernel's pages
-//! are of, they are dropped before the program goes on.
+//! A granted lock shows what others wrote before they unlocked: if the file has another version than the
+//! kernel's pages, they are dropped before the program continues.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -27,11 +28,11 @@ struct Parked {
     reply: Reply,
     file: Arc<OpenFile>,
     holder: Holder,
-    /// Names the wait, once its home has queued it.
+    /// Identifies the wait, once its home has queued it.
     wait: Option<u64>,
 }
 
-/// Whose lock, by which open file.
+/// The owner of a lock, and the open file through which it locks.
 #[derive(Clone, Copy)]
 pub(crate) struct Holder {
     pub(crate) inode: InodeId,
@@ -43,19 +44,20 @@ pub(crate) struct Holder {
 pub(crate) struct Locks {
     /// False: every lock is refused.
     pub(crate) enabled: bool,
-    /// By the number of the request.
+    /// Waiting requests by number.
     parked: Mutex<HashMap<u64, Parked>>,
     owners: Mutex<Owners>,
     versions: Arc<Versions>,
-    /// Nobody waits for drops of relaxed files, so that a write elsewhere may be over and its time not be told yet.
+    /// Drops of relaxed files are not waited for, so a write elsewhere may be over before its time is known
+    /// here.
     owed: Owed,
     refresher: Arc<Refresher>,
-    /// Sees in which call a program waits.
+    /// Finds out in which system call a program waits.
     porter: Arc<Porter>,
 }
 
-/// Owners of `fcntl` locks by file, and the open files by which they may have locked. A file without locks costs its
-/// closes one look.
+/// Owners of `fcntl` locks by file, and the open files through which they may have locked. Closing a file
+/// without locks costs one lookup.
 #[derive(Default)]
 pub(crate) struct Owners(HashMap<InodeId, HashMap<u64, HashSet<u64>>>);
 
@@ -68,7 +70,7 @@ impl Owners {
         self.0.get(&inode).is_some_and(|owners| owners.contains_key(&owner))
     }
 
-    /// An owner is gone; whether it was known.
+    /// An owner is gone; returns whether it was known.
     pub(crate) fn end(&mut self, inode: InodeId, owner: u64) -> bool {
         let Entry::Occupied(mut owners) = self.0.entry(inode) else { return false };
         let known = owners.get_mut().remove(&owner).is_some();
@@ -78,7 +80,7 @@ impl Owners {
         known
     }
 
-    /// An open file is gone; the owners who may have locked by that alone.
+    /// An open file is gone; returns the owners that may have locked through it alone.
     pub(crate) fn end_file(&mut self, inode: InodeId, handle: u64) -> Vec<u64> {
         let Entry::Occupied(mut owners) = self.0.entry(inode) else { return Vec::new() };
         let left = owners.get_mut().extract_if(|_, handles| handles.remove(&handle) && handles.is_empty());
@@ -117,7 +119,7 @@ impl Locks {
         self.owners.lock()
     }
 
-    /// The owner may hold something from now on.
+    /// The owner may have locks from now on.
     fn note(&self, holder: Holder) {
         if holder.request.table == LockTable::Fcntl && holder.request.kind.is_some() {
             self.owners().note(holder.inode, holder.request.owner, holder.handle);
@@ -133,7 +135,7 @@ impl Locks {
         }
     }
 
-    /// The lock is held: the program goes on when it cannot see pages from before.
+    /// The lock is held: the program continues once it cannot see older pages.
     fn answer_granted(&self, holder: Holder, file: LockedFile, reply: Reply) {
         self.note(holder);
         let version = Version::of_locked(&file);
@@ -144,7 +146,7 @@ impl Locks {
         }
     }
 
-    /// Asks the home of a file for a lock, or to let go of one.
+    /// Asks the home of a file to lock, or to unlock.
     pub(crate) fn set(self: &Arc<Locks>, holder: Holder, file: &Arc<OpenFile>, wait: bool, reply: Reply) {
         self.note(holder);
         if wait && holder.request.kind.is_some() {
@@ -183,12 +185,13 @@ impl Locks {
         }
     }
 
-    /// Whether others may get bytes that the owner has locked for itself: by an unlock, or by a shared lock instead.
+    /// Whether other owners may get bytes that this owner has locked exclusively: because of an unlock, or a
+    /// shared lock instead.
     pub(crate) fn may_give_away(&self, holder: Holder) -> bool {
         let LockRequest { table, owner, kind, .. } = holder.request;
         match kind {
             Some(LockKind::Exclusive) => false,
-            // Who holds a `flock` is not noted.
+            // Owners of a `flock` are not noted.
             Some(LockKind::Shared) => {
                 table == LockTable::Flock || self.owners().may_hold(holder.inode, owner)
             }
@@ -196,15 +199,15 @@ impl Locks {
         }
     }
 
-    /// Whether the kernel's pages of a file are of this version, and no drop of them is owed.
+    /// Whether the kernel's pages of a file are of this version, and no drop of them is pending.
     pub(crate) fn pages_are_of(&self, inode: InodeId, version: Version) -> bool {
         self.versions.are_of(inode, version) && !self.owed.has(inode)
     }
 
-    /// A program that waits has a signal.
+    /// A waiting program has a signal.
     pub(crate) fn interrupt(&self, unique: u64) {
         let wait = self.parked().get(&unique).and_then(|parked| Some((parked.file.clone(), parked.wait?)));
-        // Who has no wait yet looks for the signal when he has one.
+        // A request that has no wait yet checks for the signal when it has one.
         if let Some((file, wait)) = wait {
             self.give_up(unique, &file, wait);
         }
@@ -218,13 +221,13 @@ impl Locks {
         }
         let Some(parked) = self.parked().remove(&unique) else { return };
         match given_up {
-            // The program goes on with the lock as if the signal had come a moment later.
+            // The program continues with the lock, as if the signal had come a moment later.
             Ok(GivenUp::Granted(locked)) => self.answer_granted(parked.holder, locked, parked.reply),
             _ => _ = parked.reply.error(libc::EINTR),
         }
     }
 
-    /// The mount is gone: nobody waits any more.
+    /// The mount has ended: all waits end.
     pub(crate) fn end(&self) {
         let parked: Vec<Parked> = self.parked().drain().map(|(_, parked)| parked).collect();
         parked.into_iter().for_each(|parked| _ = parked.reply.error(libc::ENOTCONN));
@@ -240,14 +243,15 @@ pub(crate) fn lock_errno(error: &Error) -> i32 {
 }
 
 impl Locks {
-    /// Whether the thread asks for an OFD lock: for those, cycles are no deadlocks, since another thread may unlock. The
-    /// kernel does not say; while the thread waits for the answer, its system call can be read.
+    /// Whether the thread asks for an OFD lock: for those, cycles are not deadlocks, since another thread may
+    /// unlock. The kernel's request does not tell, but the thread's system call can be read while it waits
+    /// for the answer.
     pub(crate) fn waits_for_ofd_lock(&self, thread: u32) -> bool {
         self.porter.system_call_of(thread).is_ok_and(|call| is_ofd_call(&call))
     }
 }
 
-/// `number argument argument ...`: fcntl's second argument is what it shall do.
+/// `number argument argument ...`: fcntl's second argument is its command.
 fn is_ofd_call(call: &str) -> bool {
     let command = call.split_ascii_whitespace().nth(2).and_then(|word| word.strip_prefix("0x"));
     command.and_then(|digits| i64::from_str_radix(digits, 16).ok()) == Some(libc::F_OFD_SETLKW.into())

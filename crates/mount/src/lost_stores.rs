@@ -1,8 +1,9 @@
-//! Bytes that programs have stored and that could not be written back: nobody here shall take what is in the pool for them.
+//! Bytes that programs have stored and that could not be written back: programs here must not mistake the
+//! pool's bytes for them.
 //!
-//! After a failed write-back the kernel takes the page for clean, and drops it when it likes. What a server has then is
-//! from before the store, or zeros. So these bytes are an error for every read of this mount, until they are written
-//! again, cut off or punched.
+//! After a failed write-back the kernel takes the page for clean, and drops it at any time. The server's
+//! bytes are then from before the store, or zeros. So a read of these bytes through this mount is an error,
+//! until they are written again, cut off or punched.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result, limits};
 use ramlace_sync::{Mutex, MutexGuard};
 
-/// Reading this attribute of a mount's directory tells what it has lost: one line for each run of bytes.
+/// Reading this attribute of a mount's directory lists what it has lost: one line for each run of bytes.
 pub const LOST_STORES_ATTRIBUTE: &str = "user.ramlace.lost-stores";
 
 /// The lost bytes of all files.
 #[derive(Default)]
 pub(crate) struct LostStores {
     files: Mutex<BTreeMap<InodeId, Lost>>,
-    /// There are some. Most of the time there are none.
+    /// There are some. Usually there are none.
     any: AtomicBool,
 }
 
@@ -25,13 +26,13 @@ pub(crate) struct LostStores {
 struct Lost {
     runs: BTreeMap<u64, u64>,
     why: Error,
-    /// Bytes of which the log has told.
+    /// The number of bytes when it was last logged.
     told_bytes: u64,
 }
 
 impl LostStores {
-    /// Bytes could not be written back. Returns what the log shall say, where it is news: the first of a file, and when
-    /// they have become twice as many.
+    /// Bytes could not be written back. Returns a line for the log if there should be one: for a file's first
+    /// loss, and when its lost bytes have doubled.
     pub(crate) fn note(&self, inode: InodeId, range: ByteRange, why: &Error) -> Option<String> {
         let mut files = self.files();
         self.any.store(true, Ordering::Release);
@@ -78,7 +79,7 @@ impl LostStores {
         Err(Error::new(ErrorKind::Lost, text))
     }
 
-    /// Bytes are what they shall be: written again, cut off or punched.
+    /// Bytes are valid again: written, cut off or punched.
     pub(crate) fn end(&self, inode: InodeId, range: ByteRange) {
         if !self.any.load(Ordering::Acquire) {
             return;
@@ -93,7 +94,7 @@ impl LostStores {
         self.any.store(!files.is_empty(), Ordering::Release);
     }
 
-    /// One line for each run: inode, first byte, byte behind the last, why.
+    /// One line for each run: inode, first byte, byte behind the last, reason.
     pub(crate) fn tell(&self) -> Vec<u8> {
         let files = self.files();
         let runs = files.iter().flat_map(|(inode, lost)| lost.runs.iter().map(move |run| (inode, run, lost)));
@@ -115,7 +116,7 @@ impl LostStores {
     }
 }
 
-/// A value of an attribute has at most 64 KiB.
+/// The value of an attribute has at most 64 KiB.
 const TOLD_BYTES_MAX: usize = 60 << 10;
 
 impl Lost {
@@ -132,7 +133,8 @@ impl Lost {
         self.runs.range(..range.end).next_back().is_some_and(|(_, end)| *end > range.start)
     }
 
-    /// Adds a range. With too many runs those that lie nearest become one, with what lies between: an error too many.
+    /// Adds a range. If there are too many runs, the two nearest become one with what lies between: that may
+    /// be an unnecessary error.
     fn insert(&mut self, range: ByteRange) {
         let touching: Vec<(u64, u64)> = self
             .runs

@@ -1,7 +1,8 @@
-//! Which mode each file has here: its own, as its home has said when it was opened, or else the mount's.
+//! The mode of each file on this mount: the file's own, which its home returns at the open, or else the
+//! mount's.
 //!
-//! A file's own mode is never another one while somebody has it open. What the kernel has of a file that nobody has open
-//! goes by the mode of the last open, and is dropped by an open in another one.
+//! A file's own mode cannot change while any client has it open. The kernel's pages of a file that is not
+//! open are cached by the mode of the last open, and are dropped by an open in another mode.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,21 +15,21 @@ use ramlace_wire::Mode;
 pub(crate) struct Modes {
     usual: Mode,
     can_be_strict: bool,
-    /// Files that have another mode than the mount.
+    /// Files with another mode than the mount's.
     others: RwLock<HashMap<InodeId, Mode>>,
-    /// There are some: most mounts have none, and look no further.
+    /// There are some: most mounts have none, and check no further.
     any: AtomicBool,
 }
 
 impl Modes {
-    /// `usual`: the mount's.
+    /// `usual`: the mount's mode.
     pub(crate) fn new(usual: Mode, can_be_strict: bool) -> Modes {
         Modes { usual, can_be_strict, others: RwLock::default(), any: AtomicBool::new(false) }
     }
 
-    /// In which mode a file is to be opened that has this one of its own.
+    /// The mode for an open of a file that has `own` as its own.
     ///
-    /// Errors: this kernel cannot do that.
+    /// Errors: this kernel does not support it.
     pub(crate) fn of_opened(&self, inode: InodeId, own: Option<Mode>) -> Result<Mode> {
         let mode = own.unwrap_or(self.usual);
         if mode == Mode::Strict && !self.can_be_strict {
@@ -38,7 +39,7 @@ impl Modes {
         Ok(mode)
     }
 
-    /// A file is being opened in a mode; whether it had another one when it was opened last.
+    /// A file is being opened in a mode; returns whether it had another one at the last open.
     pub(crate) fn note(&self, inode: InodeId, mode: Mode) -> bool {
         let before = self.of(inode);
         if before == mode {
@@ -53,7 +54,7 @@ impl Modes {
         true
     }
 
-    /// The mode in which a file was opened last, or would be.
+    /// The mode of a file's last open, or of its next.
     pub(crate) fn of(&self, inode: InodeId) -> Mode {
         if !self.any.load(Ordering::Acquire) {
             return self.usual;
@@ -61,7 +62,7 @@ impl Modes {
         self.others.read().get(&inode).copied().unwrap_or(self.usual)
     }
 
-    /// The kernel has nothing of a file any more.
+    /// The kernel no longer has anything of a file.
     pub(crate) fn forget(&self, inode: InodeId) {
         if self.any.load(Ordering::Acquire) {
             let mut others = self.others.write();

@@ -1,4 +1,4 @@
-//! A pool and a directory brought together.
+//! Mounts a pool on a directory.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -30,19 +30,21 @@ use crate::strict::StrictReads;
 use crate::versions::Versions;
 use crate::write_errors::WriteErrors;
 
-/// Each thread that waits for a server answers nothing else until the deadline. 64 may wait for one that says
-/// nothing, and the others still have as many as they use at once. A thread takes at most two buffers of a request.
+/// A thread that waits for a server answers nothing else until the deadline. 64 may wait for an unresponsive
+/// server, and there are still as many for the others as they use at once. A thread takes at most two buffers
+/// of a request.
 const WORKERS: Workers = Workers { idle_threads_min: 4, threads_max: 96, reserved_threads: RESERVED_THREADS };
 
-/// However many calls wait for other machines, so many reads into pages, and as many write-backs, are answered: those
-/// machines may wait for them.
+/// However many calls wait for other machines, this many reads into pages, and this many write-backs, are
+/// answered: those machines may wait for them.
 const RESERVED_THREADS: usize = 8;
 
-/// Buffered and direct reads are among the requests that the kernel counts here: with fewer than there are threads,
-/// readers that wait for one server would hold up all others in the kernel.
+/// The kernel counts buffered and direct reads among these requests: with fewer than there are threads,
+/// readers that wait for one server would block all others in the kernel.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
-/// What others have as well is not read ahead by who may store into it, and asked for once in vain.
+/// Pages that other kernels also have cannot be read ahead by a kernel that may store into them: the request
+/// for them is wasted.
 const STRICT_READ_AHEAD_BYTES: usize = 128 << 10;
 
 /// What is mounted, and how.
@@ -55,26 +57,27 @@ pub struct MountOptions {
     pub connect: ConnectOptions,
     /// What `mount` and `df` show as the device: `ramlace:POOL`.
     pub source: String,
-    /// What the kernel keeps of every mount: no writing, no set-user-id bits, no device files.
+    /// The flags that the kernel enforces on any mount: read-only, no set-user-id bits, no device files.
     pub flags: Flags,
-    /// Every user of this machine may come in, and acts as himself: by the pool's host key.
+    /// Every user of this machine may use the mount, and acts as themselves: by the pool's host key.
     pub allow_other: bool,
-    /// Locks hold across the pool; without it every lock is refused.
+    /// Locks hold across the pool; without this every lock is refused.
     pub locks: bool,
-    /// The kernel reads and maps files that lie whole on this machine from the memory of their servers (root only,
-    /// Linux 6.9).
+    /// The kernel reads and maps files that lie entirely on this machine from the memory of their servers
+    /// (root only, Linux 6.9).
     pub passthrough: bool,
-    /// A size that is set takes the memory of all that is new, or is ENOSPC.
+    /// Setting a size allocates the memory of all that is new, or fails with ENOSPC.
     pub reserve: bool,
-    /// Changes in directories that nobody else looks into are sent a moment after they are told to be done.
+    /// Changes in directories that no other client uses are sent a moment after they are answered
+    /// (delegations).
     pub behind: bool,
-    /// When other machines see what programs here have stored into files that have no mode of their own.
+    /// When other machines see what programs here have stored, in files without a mode of their own.
     pub mode: Mode,
-    /// How long each kind of request waits, for tests ([`Session::delay_by`]).
+    /// How long each kind of request is delayed, for tests ([`Session::delay_by`]).
     pub delays: Option<Arc<File>>,
 }
 
-/// A mounted pool. Dropping it takes the mount away.
+/// A mounted pool. Dropping it unmounts it.
 pub struct Mount {
     session: Session,
     handed: Arc<HandedFiles>,
@@ -84,11 +87,11 @@ pub struct Mount {
 impl Mount {
     /// Connects the pool first, so that nothing is mounted that cannot answer; then mounts.
     ///
-    /// Fails with what stands in the way: no pool, no `/dev/fuse`, no fusermount3, a directory that is
-    /// missing, not empty or mounted already.
+    /// Fails with the obstacle: no pool, no `/dev/fuse`, no fusermount3, a directory that is missing, not
+    /// empty or mounted already.
     pub fn new(options: &MountOptions, porter: &Arc<Porter>) -> Result<Mount> {
-        // Before any other thread is started, for threads inherit it. Who may not goes without: only a control
-        // group of version 1 that limits the daemon together with its programs tells the difference.
+        // Before any other thread is started, because threads inherit it. A failure is ignored: it only
+        // matters in a control group of version 1 that limits the daemon together with its programs.
         let _ = ramlace_fuse::become_io_flusher();
         let connect = ConnectOptions {
             for_users: options.allow_other,
@@ -110,7 +113,8 @@ impl Mount {
         let pages = Arc::new(Pages::default());
         let refresher = Refresher::start(&session.notifier(), &versions, &write_errors, &pages)?;
         let refresher = Arc::new(refresher);
-        // Root of a host may be nobody in the pool, and anybody to the kernel: it must ask for each name.
+        // Root of a host may be nobody in the pool, while the kernel lets it do anything: so the kernel has
+        // to ask for each name.
         let names = session.has_epochs() && !options.allow_other;
         let leases = Arc::new(Leases::new(session.notifier(), names));
         let recalled = leases.clone();
@@ -152,13 +156,13 @@ impl Mount {
         Ok(Mount { session, handed, file_system: Arc::new(file_system) })
     }
 
-    /// Where it is mounted, as the kernel lists it.
+    /// The mount point, as the kernel lists it.
     #[must_use]
     pub fn mount_point(&self) -> &MountPoint {
         self.session.mount_point()
     }
 
-    /// What ends [`Mount::run`] from elsewhere, such as a signal.
+    /// A handle that ends [`Mount::run`] from elsewhere, such as a signal.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.session.stopper()
@@ -180,7 +184,7 @@ impl Mount {
     }
 }
 
-/// A change was told to be done, and was not, or not as was told: nothing is believed that its slot has said.
+/// A promised change was not done, or not as it was answered: nothing that its slot has answered is valid.
 fn hear_broken(leases: &Leases, failures: &WriteErrors, inode: InodeId, broken: &Broken) {
     if let Broken::Lost(error) = broken {
         eprintln!("ramlace: inode {inode}: what was written last is lost: {error}");
@@ -191,10 +195,11 @@ fn hear_broken(leases: &Leases, failures: &WriteErrors, inode: InodeId, broken: 
     }
 }
 
-/// Serves as the porter of a mount until its daemon ends: the daemon's standard input leads to it. It has the daemon's options.
+/// Serves as the porter of a mount until its daemon ends; the daemon is at the other end of standard input.
+/// Takes the daemon's options.
 ///
 /// # Errors
-/// When nobody has started it as one.
+/// When the process was not started as a porter.
 pub fn run_porter(control: impl AsFd, options: &MountOptions, guard: GuardCommand) -> Result<()> {
     ramlace_fuse::run_porter(control, &options.directory, &kernel_options(options), guard)
 }
@@ -204,14 +209,16 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
         source: options.source.clone(),
         flags: options.flags,
         allow_other: options.allow_other,
-        // The last page of a file that another machine has made longer shows zeros where bytes are now.
+        // When another machine has made a file longer, its former last page still shows zeros where there are
+        // bytes now.
         invalidation: Invalidation::SizeChange,
         background_requests_max: BACKGROUND_REQUESTS_MAX,
         read_ahead_bytes: match options.mode {
             Mode::Coherent | Mode::Relaxed => ramlace_fuse::MountOptions::default().read_ahead_bytes,
             Mode::Strict => STRICT_READ_AHEAD_BYTES,
         },
-        // A listing says nothing that the kernel could believe: it does not look whether names were recalled meanwhile.
+        // A listing returns nothing that the kernel could cache: it does not check whether names were
+        // recalled meanwhile.
         readdir_plus: false,
         passthrough: options.passthrough,
         access_lists: true,
@@ -219,7 +226,7 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
     }
 }
 
-/// Fails where a mount cannot be strict.
+/// Fails if a mount cannot be strict.
 fn check_strict(session: &Session, options: &MountOptions) -> Result<()> {
     if options.passthrough {
         let text = "a mount is either strict or has --passthrough: nobody hears what is stored into files that the kernel has";
@@ -233,7 +240,7 @@ fn check_strict(session: &Session, options: &MountOptions) -> Result<()> {
     Ok(())
 }
 
-/// Fails where the kernel, or its rule for who may, does not let this process hand files over.
+/// Fails if the kernel, or its permission check, does not allow passthrough to this process.
 fn kernel_that_takes_files(session: &Session) -> Result<BackingFiles> {
     let refused = |why: &str| {
         let text = format!(
@@ -248,8 +255,8 @@ fn kernel_that_takes_files(session: &Session) -> Result<BackingFiles> {
     Ok(files)
 }
 
-/// Takes the mount on `directory` away; with `detach` also when programs use it, which keep what
-/// they have open until they close it.
+/// Unmounts `directory`; with `detach` also when programs use it, which keep what they have open until they
+/// close it.
 pub fn unmount(directory: &Path, detach: bool) -> Result<()> {
     ramlace_fuse::unmount(directory, detach)
 }

@@ -1,5 +1,5 @@
-//! A mounted pool: what it holds. The tables know nothing of it; what serves a kind of request is a part of it, in the
-//! file of its subject, and [`crate::filesystem`] hands requests to them.
+//! The state of a mounted pool. The tables do not depend on it; the code for each kind of request is a part
+//! of it, in the file of its subject, and [`crate::filesystem`] passes requests to them.
 
 use std::sync::Arc;
 
@@ -26,11 +26,11 @@ use crate::write_errors::WriteErrors;
 /// A mounted pool.
 pub(crate) struct PoolFileSystem {
     pub(crate) pool: Pool,
-    /// Each request is made for the user who asks.
+    /// Each request is made for the user whose program made it.
     pub(crate) for_users: bool,
-    /// Sees the groups of users that this process may not look at.
+    /// Reads the groups of users whose processes this one may not inspect.
     pub(crate) porter: Arc<Porter>,
-    /// What makes a file longer takes its memory at once.
+    /// What makes a file longer allocates its memory at once.
     pub(crate) reserves: bool,
     pub(crate) handles: Handles,
     pub(crate) versions: Arc<Versions>,
@@ -56,8 +56,8 @@ impl PoolFileSystem {
         self.pool.raw()
     }
 
-    /// After a machine was asleep for longer than its session lives, what was open is Stale for ever; names and new
-    /// opens go on in a session of their own. While that cannot be had, requests fail as Stale, too.
+    /// After the machine was suspended for longer than its session lives, open files are Stale for ever;
+    /// names and new opens continue in a new session. While there is none, requests fail as Stale, too.
     pub(crate) fn leave_ended_session(&self) {
         if self.pool.is_ended() {
             self.leases.end();

@@ -1,4 +1,4 @@
-//! Entries: looking them up, making and removing them.
+//! Entries: looking them up, creating and removing them.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::mounted::PoolFileSystem;
 /// Permission bits, without the file's type.
 const PERMISSIONS: u32 = 0o7777;
 
-/// What a name leads to.
+/// The entry that a name leads to.
 struct FoundEntry {
     asked: Asked,
     attributes: Attributes,
     /// The directory's names are leased.
     names: bool,
-    /// The attributes are.
+    /// The attributes are leased.
     leased: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn permissions(mode: u32) -> u16 {
     (mode & PERMISSIONS) as u16
 }
 
-/// The mode of what is made, and the umask of the program that makes it.
+/// The mode of what is created, and the umask of the program that creates it.
 pub(crate) fn new_mode(mode: u32, umask: u32) -> NewMode {
     NewMode { mode: permissions(mode), umask: permissions(umask) }
 }
@@ -65,9 +65,9 @@ impl PoolFileSystem {
         Ok(entry(&attributes, believed))
     }
 
-    /// An entry as it was found before, by leases that hold.
+    /// An entry that was found before, under valid leases.
     ///
-    /// Errors: `NotFound`, when there is no such name by such a lease.
+    /// Errors: `NotFound`, if a valid lease says that there is no such name.
     fn kept_entry(&self, parent: InodeId, name: &[u8]) -> Result<Option<FoundEntry>> {
         if !self.leases.names {
             return Ok(None);
@@ -85,7 +85,7 @@ impl PoolFileSystem {
         Ok(kept)
     }
 
-    /// Attributes that are kept by a lease, where nobody here changes them without asking.
+    /// Kept attributes under a valid lease, unless programs here may change them without asking.
     pub(crate) fn kept_attributes(&self, inode: InodeId) -> Option<(Attributes, Asked)> {
         let kept = self.leases.kept_attributes(self.raw(), inode)?;
         (!self.is_changing(&kept.0)).then_some(kept)
@@ -93,13 +93,13 @@ impl PoolFileSystem {
 
     fn keep_attributes(&self, asked: Asked, attributes: &Attributes) {
         self.leases.keep(asked, Keeping::Attributes(attributes));
-        // Who opens it for writing either has found it there, or is seen here.
+        // An open for writing either has found this, or is seen here.
         if self.is_changing(attributes) {
             self.leases.forget_kept(attributes.inode);
         }
     }
 
-    /// Whether programs here may change a file whose home is yet to hear of it.
+    /// Whether programs here may change a file without its home knowing it yet.
     fn is_changing(&self, of: &Attributes) -> bool {
         of.kind == FileKind::File && (self.handles.is_written_here(of.inode) || self.handed.hands_over())
     }
@@ -120,8 +120,8 @@ impl PoolFileSystem {
             self.leases.keep(asked, Keeping::Name { directory: parent, name, inode });
         }
         let (attributes, leased) = match found.attributes {
-            // What this mount has written and not told anybody yet is told before the home is asked. And what a file with
-            // holes takes its lanes know.
+            // Times of writes here that were not reported yet are reported before the home is asked. And the
+            // memory of a file with holes is known only to its lanes.
             Some(attributes) if attributes.allocated.is_some() && !self.owes_times(inode, told) => {
                 if leased {
                     self.keep_attributes(asked, &attributes);
@@ -133,12 +133,13 @@ impl PoolFileSystem {
         Ok(FoundEntry { asked, attributes, names, leased })
     }
 
-    /// Whether the home of a file may not have known, when it was asked, when programs here have written to it; `told` is of before.
+    /// Whether the home of a file may not have known, when it was asked, when programs here had written to
+    /// it; `told` was taken before.
     fn owes_times(&self, inode: InodeId, told: u64) -> bool {
         self.handles.is_written_here(inode) || self.raw().owes_times(inode, told)
     }
 
-    /// The kernel may have a directory elsewhere: see [`crate::nodes`].
+    /// The kernel may have a directory at another place: see [`crate::nodes`].
     fn found_directory(
         &self,
         asked: Asked,
@@ -146,7 +147,7 @@ impl PoolFileSystem {
         (attributes, leased): (&Attributes, bool),
         thread: u32,
     ) -> Entry {
-        // Counted before a number is chosen for it, so that nothing is forgotten in between.
+        // Counted before a number is chosen for it, so that it is not forgotten in between.
         self.leases.count(attributes.inode, 1);
         let told = self.nodes.found(parent, name, attributes.inode, thread);
         let offered = Offered::of(attributes, leased && told.leased);
@@ -158,7 +159,7 @@ impl PoolFileSystem {
         Entry { node: told.node, ..entry(attributes, believed) }
     }
 
-    /// Attributes of an inode that an entry led to a moment ago, and whether they are leased.
+    /// Attributes of an inode to which an entry has just led, and whether they are leased.
     fn attributes_of_entry(&self, inode: InodeId) -> Result<(Attributes, bool)> {
         match self.lease_attributes(inode) {
             // It was removed between the two requests.
@@ -172,7 +173,7 @@ impl PoolFileSystem {
         }
     }
 
-    /// Attributes with a lease, and what memory there is; kept as far as the home knows that.
+    /// Attributes with a lease, and how much memory there is; they are kept if the home knows the memory.
     pub(crate) fn lease_attributes(&self, inode: InodeId) -> Result<AttributesLeased> {
         let asked = self.leases.ask();
         let mut leased = self.raw().lease_attributes(inode, false)?;
@@ -184,7 +185,7 @@ impl PoolFileSystem {
         Ok(leased)
     }
 
-    /// An entry is made here: its directory has changed, perhaps also where no answer came.
+    /// Creates an entry: its directory has changed, perhaps even if there was no answer.
     fn make(&self, parent: InodeId, name: &[u8], make: impl FnOnce(&Name) -> Result<Made>) -> Result<Entry> {
         let (name, asked) = (name_of(name)?, self.leases.ask());
         let made = make(&name);
@@ -264,7 +265,7 @@ impl PoolFileSystem {
         })
     }
 
-    /// `renameat2`: replacing, not replacing, or exchanging; from a name in a node to one in another.
+    /// `renameat2`: replacing, not replacing, or exchanging; from a name in one node to a name in another.
     pub(crate) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<()> {
         let mode = match flags {
             0 => RenameMode::Replace,
@@ -274,7 +275,8 @@ impl PoolFileSystem {
         };
         let (parent, new_parent) = (self.nodes.inode(from.0), self.nodes.inode(to.0));
         let replaced = if mode == RenameMode::Replace { self.keep_replaced(to) } else { None };
-        // Only what is all with its home can be leased; without it the names are dropped when it is done.
+        // Names can only be leased if the home has all of them. Otherwise the kernel's names are dropped when
+        // it is done.
         let lease = |directory| self.raw().lease_attributes(directory, true).is_ok_and(|leased| leased.names);
         let (name, new_name) = (name_of(from.1)?, name_of(to.1)?);
         let moving = self.leases.before_move(parent, new_parent, lease);
@@ -290,7 +292,8 @@ impl PoolFileSystem {
         renamed
     }
 
-    /// A directory that is about to be replaced is removed: what it was is kept, where the kernel knows it.
+    /// A directory that is about to be replaced is removed by that: keeps its attributes, if the kernel knows
+    /// it.
     fn keep_replaced(&self, place: (u64, &[u8])) -> Option<InodeId> {
         let inode = self.nodes.at(place.0, place.1)?;
         let (attributes, _) = self.attributes_of_entry(inode).ok()?;
@@ -298,7 +301,7 @@ impl PoolFileSystem {
         Some(inode)
     }
 
-    /// One more name for a file.
+    /// Creates one more name for a file.
     pub(crate) fn link(&self, inode: InodeId, parent: InodeId, name: &[u8]) -> Result<Entry> {
         self.make(parent, name, |name| {
             let linked = self.raw().link(inode, parent, name);
@@ -322,7 +325,8 @@ impl PoolFileSystem {
 
     pub(crate) fn remove_directory(&self, parent_node: u64, name: &[u8]) -> Result<()> {
         let (parent, entry) = (self.nodes.inode(parent_node), name_of(name)?);
-        // Who works in it or has it open may go on asking what it is. Where that cannot be had now, the removal says why.
+        // Programs that work in the directory or have it open may still ask for its attributes. If they
+        // cannot be had now, the removal returns the reason.
         let found = self.raw().lookup(parent, &entry).ok();
         let known = found.filter(|found| found.kind == FileKind::Directory).and_then(|found| {
             found.attributes.or_else(|| Some(self.attributes_of_entry(found.inode).ok()?.0))

@@ -1,11 +1,12 @@
-//! By which number, and at which place, the kernel knows a directory.
+//! The number and the place by which the kernel knows a directory.
 //!
-//! A directory has one place in the kernel. When a lookup finds one elsewhere, because another mount has moved it, the kernel
-//! moves its old place along. Within a rename(2), or beside one, it cannot: the locks for that are taken. It then lets go
-//! of all locks, walks the paths once more and asks again, and if it cannot once more, the program hears ESTALE, each time.
-//! Nothing tells the mount of the first failure but that the same thread asks for the same place again without having
-//! asked anything about the directory: attributes are not believed until then, so a thread that has it does ask.
-//! The answer is then a number of its own for the same directory. To the kernel that is another one, without an old place.
+//! A directory has one place in the kernel. When a lookup finds it elsewhere, because another mount has moved
+//! it, the kernel moves its old place along. Within a rename(2), or during one, it cannot, because the locks
+//! for that are taken. It then releases all locks, walks the paths once more and asks again; if it still
+//! cannot, the program gets ESTALE, each time. The only sign of the first failure is that the same thread
+//! asks for the same place again without having asked anything about the directory: attributes may not be
+//! cached until then, so a thread that has the directory does ask. The answer is then a new number for the
+//! same directory. To the kernel that is another directory, without an old place.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,30 +14,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ramlace_base::InodeId;
 use ramlace_sync::{Mutex, MutexGuard};
 
-/// Other numbers of directories begin here. No inode reaches them: the slot is the last, and its counter would have
-/// begun at the map's epoch 16,776,960.
+/// Additional numbers of directories begin here. No inode reaches them: the slot is the last, and its counter
+/// would have begun at the map's epoch 16,776,960.
 const OTHERS_FROM: u64 = 0xffff_ffff_0000_0000;
-/// Directories that are remembered, and other numbers of them, at most; one more is told by its inode's number.
+/// The limit of directories that are remembered, and of additional numbers; others are always given their
+/// inode's number.
 const DIRECTORIES_MAX: usize = 65_536;
-/// Threads that were told of a directory at a new place and have asked nothing else since, at most.
+/// The limit of threads that were told of a directory at a new place and have asked nothing else since.
 const THREADS_MAX: usize = 1_024;
 
-/// A name in a directory, which the kernel knows by this node.
+/// A name in a directory, which the kernel knows as this node.
 type Place = (u64, Box<[u8]>);
 
 #[derive(Default)]
 pub(crate) struct Nodes {
     state: Mutex<State>,
-    /// There are threads in `State::threads`: most of the time there are none.
+    /// There are threads in `State::threads`: usually there are none.
     watches: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     directories: HashMap<InodeId, Known>,
-    /// Where the kernel was told which directory is.
+    /// Which directory the kernel was told to be at a place.
     places: HashMap<Place, InodeId>,
-    /// Directories by their other numbers.
+    /// Directories by their additional numbers.
     others: HashMap<u64, InodeId>,
     numbers_given: u64,
     threads: HashMap<u32, Thread>,
@@ -46,7 +48,7 @@ struct State {
 struct Known {
     node: u64,
     place: Place,
-    /// Perhaps the kernel could not move it there.
+    /// The kernel may have failed to move it there.
     unsure: bool,
 }
 
@@ -54,17 +56,17 @@ struct Known {
 #[derive(Default)]
 struct Thread {
     found: Vec<InodeId>,
-    /// It has come a second time.
+    /// It has asked a second time.
     again: bool,
 }
 
-/// How the kernel is told of a directory.
+/// How a directory is described to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) node: u64,
-    /// Its attributes may be believed by a lease: the kernel has it by one number, and has it where it is.
+    /// Its attributes may be cached under a lease: the kernel has it under one number, and at its place.
     pub(crate) leased: bool,
-    /// The kernel shall ask for its attributes, so that it is heard of when it has it there.
+    /// The kernel shall ask for its attributes, which shows that it has it there.
     pub(crate) unsure: bool,
 }
 
@@ -75,7 +77,7 @@ impl Nodes {
         other.unwrap_or(InodeId(node))
     }
 
-    /// A lookup of this thread has found a directory. To be called when the kernel's lookups of it were counted.
+    /// A lookup of this thread has found a directory. To be called after the lookup was counted.
     pub(crate) fn found(&self, parent: u64, name: &[u8], inode: InodeId, thread: u32) -> Told {
         let mut state = self.lock();
         let told = state.found((parent, name.into()), inode, thread);
@@ -83,17 +85,17 @@ impl Nodes {
         told
     }
 
-    /// A directory was made here.
+    /// A directory was created here.
     pub(crate) fn made(&self, parent: u64, name: &[u8], inode: InodeId) {
         self.lock().learn(inode, (parent, name.into()));
     }
 
-    /// The directory at this place, where the kernel knows one there.
+    /// The directory at this place, if the kernel knows one there.
     pub(crate) fn at(&self, parent: u64, name: &[u8]) -> Option<InodeId> {
         self.lock().places.get(&(parent, name.into())).copied()
     }
 
-    /// This mount has moved whatever was at the one place to the other, or exchanged them.
+    /// This mount has moved whatever was at one place to the other, or exchanged them.
     pub(crate) fn moved(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchanged: bool) {
         let (from, to): (Place, Place) = ((from.0, from.1.into()), (to.0, to.1.into()));
         let mut state = self.lock();
@@ -107,13 +109,13 @@ impl Nodes {
         }
     }
 
-    /// Whether the kernel may believe attributes of this inode, whatever node it asked for: a recall reaches one.
+    /// Whether the kernel may cache attributes of this inode: a recall reaches only one node of it.
     pub(crate) fn has_one_number(&self, inode: InodeId) -> bool {
         self.lock().directories.get(&inode).is_none_or(|known| known.node == inode.0)
     }
 
-    /// A thread asks something that is no lookup: about a node's attributes (then it has that node), or anything else (then
-    /// it has whatever it was told of).
+    /// A thread sends a request other than a lookup: for a node's attributes, which shows that it has that
+    /// node, or another, which shows that it has everything it was told of.
     pub(crate) fn asks(&self, thread: u32, attributes_of: Option<u64>) {
         if !self.watches.load(Ordering::Acquire) {
             return;
@@ -123,7 +125,7 @@ impl Nodes {
         self.watches.store(!state.threads.is_empty(), Ordering::Release);
     }
 
-    /// The kernel has forgotten an inode, unless it was told of it again by now, as `known` says.
+    /// The kernel has forgotten an inode, unless it was told of it again meanwhile, as `known` says.
     pub(crate) fn forget(&self, inode: InodeId, known: impl FnOnce() -> bool) {
         let mut state = self.lock();
         if state.directories.contains_key(&inode) && !known() {
@@ -168,7 +170,7 @@ impl State {
         Told { node, leased: false, unsure }
     }
 
-    /// The kernel could not take it by the number that it has: it gets a new one.
+    /// The kernel could not take it under its present number: gives it a new one.
     fn renumber(&mut self, inode: InodeId) -> Told {
         let known = self.directories.get_mut(&inode).expect("whoever renumbers has found it");
         if self.others.len() < DIRECTORIES_MAX {
@@ -229,7 +231,7 @@ mod tests {
         Told { node, leased, unsure }
     }
 
-    /// A directory at place `x` of node 10 that was found in node 20 since.
+    /// A directory at place `x` of node 10 that was later found in node 20.
     fn moved() -> Nodes {
         let nodes = Nodes::default();
         assert_eq!(nodes.found(10, b"x", MOVED, THREAD), told(70, true, false));

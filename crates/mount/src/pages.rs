@@ -1,13 +1,15 @@
-//! What is known of the pages that the kernel keeps of each file.
+//! What is known of the kernel's pages of each file.
 //!
-//! The kernel copies what a program writes into pages that are up to date, lets go of them, and only then asks the mount to write.
-//! When such a page is dropped and read again in between, the bytes of before stay in it, and the write is not seen here, for ever. So a write through pages has them
-//! dropped once more when they were read while a drop was going on or since one. Nothing else can have brought old bytes:
-//! a program's writes to one file come one at a time, and each copies after the last one's answer.
+//! When a program writes, the kernel copies the bytes into pages that are up to date, unlocks these, and only
+//! then sends the write to the mount. If such a page is dropped and read again in between, the old bytes stay
+//! in it, and the write is never seen here. So after a write through pages these are dropped once more if
+//! they were read during a drop or after one. Nothing else can have brought old bytes: a program's writes to
+//! one file come one at a time, and each copies after the answer to the last one.
 //!
-//! While such a write is under way and its pages are suspect, what is written back of them leaves its bytes out: the page may have those of before,
-//! which look like stores. The write itself brings them; where it fails, what was left out is written after all, before the program
-//! hears of it. What began to be written back before it is in its place first.
+//! While such a write is under way and its pages are suspect, write-backs of them leave its bytes out: the
+//! page may have the old ones there, which look like stores. The write itself brings these bytes; if it
+//! fails, what was left out is written after all, before the program gets the error. A write-back that began
+//! before the write comes first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,26 +22,28 @@ use ramlace_wire::Layout;
 use crate::reads::Reads;
 use crate::under_way::{Kind, LeftOut, UnderWay};
 
-/// A range of a lane is dropped exactly in so many parts of the file, and else as one.
+/// A range of a lane is dropped exactly if it consists of at most so many parts of the file, and otherwise as
+/// one range.
 const PARTS_MAX: u64 = 16;
 
 /// All bytes of a file.
 pub(crate) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
-/// The files of which the kernel may have pages; one entry for each that it knows and that was read or written.
+/// The files of which the kernel may have pages; one entry for each that it knows and that was read or
+/// written.
 #[derive(Default)]
 pub(crate) struct Pages {
     table: Mutex<Table>,
-    /// A request is over that somebody waits for.
+    /// Notified when a request ends that a thread waits for.
     over: Condvar,
 }
 
 #[derive(Default)]
 struct Table {
     files: HashMap<InodeId, File>,
-    /// Requests so far.
+    /// The number of requests so far.
     requests: u64,
-    /// Threads that wait for requests of others.
+    /// The number of threads that wait for other requests.
     waiting: usize,
 }
 
@@ -49,11 +53,11 @@ struct File {
     under_way: UnderWay,
     drops_begun: u64,
     drops_over: u64,
-    /// Drops that were over when the last write through pages was answered.
+    /// The number of drops that were over when the last write through pages was answered.
     drops_met: u64,
-    /// What was read since, as far as a drop may have come before.
+    /// What was read since then, if it may have been after a drop.
     read: Reads,
-    /// What write-backs have recalled from others, and nobody has waited for.
+    /// The recalls from other clients that write-backs have made, and that were not waited for yet.
     made: RecallsMade,
     /// How often all leases on one of its lanes have ended.
     leases_ended: u64,
@@ -63,11 +67,11 @@ struct File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Suspect {
     pub(crate) range: ByteRange,
-    /// It holds none of them until the write is answered.
+    /// The kernel holds no lock on these pages until the write is answered.
     pub(crate) unlocked: bool,
 }
 
-/// A drop that goes on in the kernel, until this is dropped.
+/// A drop under way in the kernel, until this is dropped.
 pub(crate) struct DropByOpen {
     pages: Arc<Pages>,
     inode: InodeId,
@@ -75,7 +79,7 @@ pub(crate) struct DropByOpen {
 }
 
 impl DropByOpen {
-    /// It is over, and nobody can have begun a write before that is not answered: it took nothing that counts.
+    /// The drop is over, and no write can have begun before it that is still unanswered: it does not count.
     pub(crate) fn end_unseen(mut self) {
         self.is_void = true;
     }
@@ -116,7 +120,8 @@ impl Drop for Request {
 }
 
 impl Pages {
-    /// Bytes are about to be read into pages, by a request of the kernel (`unique`: where programs may write the file).
+    /// Bytes are about to be read into pages, for a request of the kernel (`unique` is its number, if
+    /// programs may write the file).
     pub(crate) fn begin_read(
         self: &Arc<Pages>,
         inode: InodeId,
@@ -133,19 +138,20 @@ impl Pages {
         request
     }
 
-    /// A truncation begins, to whatever size: until it is answered the kernel writes back no page of the file.
+    /// A truncation to any size begins: until it is answered the kernel writes back no page of the file.
     pub(crate) fn begin_cut(self: &Arc<Pages>, inode: InodeId) -> Request {
         self.begin(inode, Kind::Cut, WHOLE).0
     }
 
-    /// A program's write through pages begins. What is written back of the same pages already is in its place first: write-backs wait for nobody.
+    /// A program's write through pages begins. Waits until write-backs of the same pages that are under way
+    /// are done; these wait for no other client.
     pub(crate) fn begin_through(self: &Arc<Pages>, inode: InodeId, range: ByteRange) -> Request {
         let (request, table) = self.begin(inode, Kind::Through, range);
         drop(self.await_none(table, inode, Kind::Back, range, request.number));
         request
     }
 
-    /// These bytes of pages are about to be written back; and which of them are to be written.
+    /// These bytes of pages are about to be written back; returns which of them are to be written.
     pub(crate) fn begin_back(
         self: &Arc<Pages>,
         inode: InodeId,
@@ -162,14 +168,16 @@ impl Pages {
         (request, parts)
     }
 
-    /// A program's write through pages has failed, and has written nothing from `end` on: what write-backs have left out of that
-    /// is to be written now. Others of the same pages wait until [`Pages::left_out_is_written`].
+    /// A program's write through pages has failed, and has written nothing from `end` on. Returns what
+    /// write-backs have left out there, to be written now. Other write-backs of the same pages wait until
+    /// [`Pages::left_out_is_written`].
     pub(crate) fn fail_through(&self, inode: InodeId, request: &Request, end: u64) -> Vec<LeftOut> {
         let mut table = self.lock();
         table.files.get_mut(&inode).map(|file| file.under_way.fail(request.number, end)).unwrap_or_default()
     }
 
-    /// That was written, or could not be: nobody waits for it, while the write is yet to be answered.
+    /// That was written, or could not be: from now on it is not waited for, although the write is still to be
+    /// answered.
     pub(crate) fn left_out_is_written(&self, inode: InodeId, request: &Request) {
         let mut table = self.lock();
         if let Some(file) = table.files.get_mut(&inode) {
@@ -193,7 +201,7 @@ impl Pages {
         (Request { pages: self.clone(), inode, number }, table)
     }
 
-    /// Waits for the requests of a kind that touch these pages and began before.
+    /// Waits for earlier requests of a kind that touch the same pages.
     fn await_none<'a>(
         &'a self,
         mut table: MutexGuard<'a, Table>,
@@ -213,15 +221,15 @@ impl Pages {
         table
     }
 
-    /// Those of these pages that requests which are under way may hold until they are answered.
+    /// The parts of these pages that requests under way may hold locked until they are answered.
     pub(crate) fn held(&self, inode: InodeId, parts: &[ByteRange]) -> Vec<ByteRange> {
         let table = self.lock();
         let Some(file) = table.files.get(&inode) else { return Vec::new() };
         parts.iter().flat_map(|part| file.under_way.held(*part)).collect()
     }
 
-    /// A write through pages is about to be answered: whether these pages are to be dropped, because there may be older
-    /// bytes in them. All that were being read meanwhile are there then.
+    /// A write through pages is about to be answered: returns the pages to be dropped, if there may be older
+    /// bytes in them. Waits until all reads of these that are under way are done.
     pub(crate) fn wrote_through(
         &self,
         inode: InodeId,
@@ -243,7 +251,7 @@ impl Pages {
         Some(Suspect { range, unlocked: file.read.show_unlocked(range, unique) })
     }
 
-    /// A write through pages is answered only now, when they were dropped.
+    /// A write through pages is answered now that its pages were dropped.
     pub(crate) fn settle(&self, inode: InodeId) {
         if let Some(file) = self.lock().files.get_mut(&inode) {
             file.settle();
@@ -256,7 +264,8 @@ impl Pages {
         }
     }
 
-    /// The kernel drops a file's pages by itself when it has heard the answer to an open, until the program has its descriptor.
+    /// The kernel drops a file's pages by itself between the reply to an open and the program's getting the
+    /// descriptor.
     pub(crate) fn drop_by_open(self: &Arc<Pages>, inode: InodeId) -> DropByOpen {
         self.lock().files.entry(inode).or_default().drops_begun += 1;
         DropByOpen { pages: self.clone(), inode, is_void: false }
@@ -269,7 +278,8 @@ impl Pages {
         }
     }
 
-    /// The parts of the file that a range of one of its lanes is; all of it where its layout is not known.
+    /// The parts of the file that make up a range of one of its lanes; the whole file if its layout is not
+    /// known.
     pub(crate) fn parts(&self, inode: InodeId, lane: Option<u16>, range: ByteRange) -> Vec<ByteRange> {
         let layout = self.lock().files.get(&inode).and_then(|file| file.layout);
         match (lane, layout) {
@@ -279,8 +289,8 @@ impl Pages {
         }
     }
 
-    /// All leases on a lane have ended. Its server may wait for this mount no longer, or know nothing of its leases: what a read
-    /// under way has of it is not to be shown.
+    /// All leases on a lane have ended. Its server may no longer wait for this mount, or not know its leases:
+    /// what a read under way got from it must not be shown.
     pub(crate) fn note_leases_ended(&self, inode: InodeId) {
         if let Some(file) = self.lock().files.get_mut(&inode) {
             file.leases_ended += 1;
@@ -299,12 +309,12 @@ impl Pages {
         }
     }
 
-    /// Those that nobody has waited for.
+    /// The recalls that were not waited for yet.
     pub(crate) fn unpublished(&self, inode: InodeId) -> RecallsMade {
         self.lock().files.get(&inode).map(|file| file.made.clone()).unwrap_or_default()
     }
 
-    /// They were waited for, unless there are newer ones.
+    /// These recalls were waited for; if there are newer ones, all stay.
     pub(crate) fn published(&self, inode: InodeId, made: &RecallsMade) {
         if let Some(file) = self.lock().files.get_mut(&inode)
             && file.made == *made
@@ -334,7 +344,8 @@ impl File {
         self.drops_begun != self.drops_met
     }
 
-    /// Whether these pages were dropped and read again, as far as is known, since the last write through pages was answered.
+    /// Whether these pages may have been dropped and read again since the last write through pages was
+    /// answered.
     fn is_suspect(&self, range: ByteRange) -> bool {
         self.may_have_been_dropped() && self.read.meet(range)
     }
@@ -351,7 +362,7 @@ impl File {
     }
 }
 
-/// The parts of the file that a range of a lane is.
+/// The parts of the file that make up a range of a lane.
 fn parts(layout: &Layout, lane: u16, range: ByteRange) -> Vec<ByteRange> {
     if layout.width == 1 {
         return vec![range];
@@ -401,7 +412,7 @@ mod tests {
         range(at * PAGE, (at + 1) * PAGE)
     }
 
-    /// A write of a page; whether it has to be dropped.
+    /// Writes a page; returns whether it has to be dropped.
     fn write(pages: &Arc<Pages>, at: u64) -> bool {
         let suspect = pages.wrote_through(FILE, &layout(1), page(at), 1).is_some();
         if suspect {

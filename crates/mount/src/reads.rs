@@ -1,4 +1,5 @@
-//! Which pages of a file were read since its last write through pages was answered: the kernel may have older bytes in these.
+//! The pages of a file that were read since its last write through pages was answered: the kernel may have
+//! older bytes in these.
 
 use std::collections::HashMap;
 
@@ -6,21 +7,22 @@ use ramlace_base::ByteRange;
 
 use crate::under_way::whole_pages;
 
-/// Ranges are noted one by one up to so many.
+/// Up to so many ranges are noted one by one.
 const RANGES_MAX: usize = 16;
-/// Pages of which it is noted by which request they were read.
+/// The number of pages for which the reading request is noted.
 const PAGES_MAX: usize = 512;
 
-/// Reads of pages. Requests have the kernel's numbers, which grow in the order in which it hands them over.
+/// Reads of pages. Requests have the kernel's numbers, which grow in the order in which it sends them.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     ranges: Vec<ByteRange>,
-    /// The newest request by the page's number.
+    /// The newest request, by the page's number.
     newest: HashMap<u64, u64>,
 }
 
 impl Reads {
-    /// Notes one range more: the last two as one when there are too many. `unique`: by which request, where somebody may be writing.
+    /// Notes one more range; if there are too many, extends the last one. `unique`: the request's number, if
+    /// programs may be writing.
     pub(crate) fn note(&mut self, range: ByteRange, unique: Option<u64>) {
         let is_full = self.ranges.len() >= RANGES_MAX;
         match self.ranges.last_mut() {
@@ -39,13 +41,14 @@ impl Reads {
         }
     }
 
-    /// Whether some of these bytes were read, as far as is known.
+    /// Whether some of these bytes may have been read.
     pub(crate) fn meet(&self, range: ByteRange) -> bool {
         self.ranges.iter().any(|other| !other.intersection(range).is_empty())
     }
 
-    /// Whether the kernel surely does not hold the last page of a write that has this number and is not answered. It holds one that it has not filled, and
-    /// reads none that it holds: a read that was asked for later says that it does not.
+    /// Whether the kernel certainly does not hold the lock of the last page of an unanswered write with this
+    /// number. It holds a page that the write does not fill, and reads no page that it holds: so a later read
+    /// request shows that it does not.
     pub(crate) fn show_unlocked(&self, range: ByteRange, unique: u64) -> bool {
         let Some(last) = pages_of(range).last() else { return true };
         let page = rustix::param::page_size() as u64;

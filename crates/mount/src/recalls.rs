@@ -1,13 +1,15 @@
-//! Which pages are to be dropped, by how many threads, and who hears what of it, and when.
+//! Decides which pages are dropped, by how many threads, and what is reported to whom, and when.
 //!
-//! The kernel waits for locked pages, and a drop writes back what programs stored, by requests to this very mount. So
-//! threads of their own drop ([`crate::droppers`]), and this decides: nothing here waits, or knows what time it is. A drop that cannot go on
-//! must not hold up others, so that there are more threads when all are stuck, and no file gets all of them.
+//! The kernel waits for locked pages, and a drop writes back what programs stored, by requests to this very
+//! mount. So separate threads drop ([`crate::droppers`]), and this decides: nothing here waits or reads a
+//! clock. A stuck drop must not delay others, so there are more threads when all are stuck, and no file gets
+//! all of them.
 //!
-//! Two machines may write one page at once. The kernel of each has it locked until its write is answered, and the server answers
-//! each when the other has dropped the page. So a recall that is not done in a while, when requests are under way that may hold some of its pages,
-//! has the others dropped beside them, and is then told to be *blocked*: nobody waits for it any more. What no request holds comes to an end when
-//! it begins, so it never waits for a thread behind drops that are stuck.
+//! Two machines may write one page at the same time. Each machine's kernel has it locked until its write is
+//! answered, and the server answers each when the other has dropped the page: a deadlock. So when a recall is
+//! not done after a while, and requests under way may hold some of its pages, its other pages are dropped,
+//! and then it is reported as *blocked*: nobody waits for it any more. A drop of pages that no request holds
+//! ends soon once it begins, so it never waits for a thread behind stuck drops.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -22,53 +24,56 @@ mod tests;
 
 /// Threads that stay when there is nothing to do.
 pub(crate) const IDLE_THREADS_MAX: usize = 16;
-/// Threads at all.
+/// The limit of threads.
 const THREADS_MAX: usize = 96;
-/// Drops of one file at once, beside those that wait for requests.
+/// Drops of one file at the same time, besides those that wait for requests.
 const DROPS_PER_FILE_MAX: usize = 8;
-/// Those: what one waits for may wait for another one.
+/// The limit of those: one of them may wait for another.
 const LATE_DROPS_PER_FILE_MAX: usize = 48;
-/// Drops that wait for a thread; a server takes the lease of whom it does not hear of another one.
+/// Drops that wait for a thread; if there are more, the server gets no answer and takes the lease.
 const DROPS_MAX: usize = 65_536;
-/// Drops of one file of what no request held when they were made, beside all those: requests that have come since may hold them up.
+/// Drops of one file, besides all those, of pages that no request held when they were made: later requests
+/// may hold them up.
 const FREE_DROPS_PER_FILE_MAX: usize = 16;
 /// Threads for such drops, when all others are stuck.
 const FREE_THREADS_MAX: usize = 32;
-/// A drop that takes longer than this waits for a request.
+/// A drop that takes longer than this is waiting for a request.
 const LATE_MILLIS: u64 = 20;
-/// Whoever may hold the pages itself waits for a drop for so long. Few of them do: a machine with much to do takes longer than usual to
-/// drop them, and a write that is answered before may show its program the bytes of before, and write them back.
+/// How long a write that may itself hold the pages waits for their drop. Few do hold them: on a busy machine
+/// the drop takes longer than usual, and if the write is answered before it, the program may see old bytes,
+/// and these may be written back.
 pub(crate) const HOLDER_WAITS_MILLIS_MAX: u64 = 250;
-/// Whoever surely holds none of them waits for what reads and writes them back, which has a time of its own: so long.
+/// How long a write that certainly holds none of the pages waits for reads and write-backs of them, which
+/// have a time limit of their own.
 pub(crate) const WAITING_MILLIS_MAX: u64 = limits::DATA_RECALL_WRITING_MILLIS;
-/// When to look at what is of no interest until it begins, or is over.
+/// The next check of a drop that needs none until it begins, or is over.
 const NEVER: u64 = u64::MAX;
 
-/// For whom pages are dropped.
+/// The reason for a drop.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum For<T> {
     /// A server has recalled them.
     Server(ServerId, u64),
-    /// Somebody goes on when they are gone, or after so many milliseconds.
+    /// A request continues when they are gone, or after so many milliseconds.
     Waiting(T, u64),
-    /// They are the part of another drop that no request holds.
+    /// The part of another drop's pages that no request holds.
     Rest(u64),
-    /// A server waits until all is dropped that was kept before this life of it.
+    /// A server waits until everything is dropped from before this incarnation of it.
     Life(ServerId, u64),
-    /// Nobody waits.
+    /// Nothing waits for it.
     Nobody,
 }
 
-/// What follows.
+/// What follows from a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Effect<T> {
     /// A recall is done.
     Done(ServerId, u64),
     /// A recall waits for a request of this kernel.
     Blocked(ServerId, u64),
-    /// All is dropped that was kept of a server before this life of it.
+    /// Everything from before this incarnation of a server is dropped.
     DroppedAll(ServerId, u64),
-    /// Whoever waited goes on.
+    /// The waiting request continues.
     Go(T),
 }
 
@@ -84,24 +89,25 @@ pub(crate) struct Drops<T> {
     jobs: BTreeMap<u64, Job<T>>,
     last: u64,
     waiting: VecDeque<u64>,
-    /// Those for servers' new lives, behind all others: what is recalled has a time.
+    /// Drops because of restarted servers, which come after all others: recalls have a time limit.
     for_lives: VecDeque<u64>,
     running: HashMap<InodeId, Running>,
-    /// How many drops of a file are not over.
+    /// The number of pending drops of each file.
     owed: HashMap<InodeId, usize>,
     recalled: HashSet<(ServerId, u64)>,
-    /// The life of each server that has begun anew, and how many files have yet to be dropped that were kept before.
+    /// The incarnation of each restarted server, and the number of files from before it that still have to be
+    /// dropped.
     lives: HashMap<ServerId, (u64, usize)>,
     threads: usize,
     idle: usize,
     /// Drops under way that are not free, and free ones that wait for a thread.
     usual: usize,
     free_waiting: usize,
-    /// Drops that look after look has added or freed, and nobody was woken for.
+    /// Drops that checks have added or freed, and for which no thread was woken yet.
     added: usize,
 }
 
-/// Drops of one file that are under way.
+/// The number of drops of one file that are under way.
 #[derive(Clone, Copy, Default)]
 struct Running {
     count: usize,
@@ -110,7 +116,7 @@ struct Running {
 }
 
 impl<T> Drops<T> {
-    /// None yet.
+    /// Without drops.
     pub(crate) fn new() -> Drops<T> {
         Drops {
             jobs: BTreeMap::new(),
@@ -129,8 +135,8 @@ impl<T> Drops<T> {
         }
     }
 
-    /// Pages are to be dropped. What follows at once: whoever waits goes on when there are too many already. A recall that is told again
-    /// while it is not over is the same.
+    /// Adds a drop; returns what follows at once: if there are too many already, a waiting request continues.
+    /// A recall that is repeated before it is done is not added again.
     pub(crate) fn add(&mut self, drop: Wanted, whom: For<T>, now: u64) -> Option<Effect<T>> {
         if self.waiting.len() >= DROPS_MAX {
             return if let For::Waiting(who, _) = whom { Some(Effect::Go(who)) } else { None };
@@ -153,7 +159,7 @@ impl<T> Drops<T> {
         None
     }
 
-    /// Pages of a relaxed file are recalled: the server is told at once that nobody waits for them.
+    /// Pages of a relaxed file are recalled: the next check tells the server that nobody waits for them.
     pub(crate) fn add_relaxed(
         &mut self,
         drop: Wanted,
@@ -162,14 +168,15 @@ impl<T> Drops<T> {
     ) -> Option<Effect<T>> {
         let before = self.last;
         let effect = self.add(drop, For::Server(server, number), now);
-        // It was told again, or there are too many already, where none has come.
+        // None was added if it was a repetition, or there are too many already.
         if let Some(job) = self.jobs.get_mut(&self.last).filter(|_| self.last != before) {
             (job.is_relaxed, job.look_at) = (true, now);
         }
         effect
     }
 
-    /// A server has a new life: all files are to be dropped, and what it had recalled before is nothing to it. What follows at once.
+    /// A server has restarted: all files are to be dropped, and its earlier recalls are void. Returns what
+    /// follows at once.
     pub(crate) fn add_life(&mut self, server: ServerId, life: u64, files: &[InodeId]) -> Option<Effect<T>> {
         self.forget(server);
         if files.is_empty() {
@@ -204,12 +211,12 @@ impl<T> Drops<T> {
         }
     }
 
-    /// Whether the kernel may have pages of this file that it is to drop.
+    /// Whether the kernel may have pages of this file that it still has to drop.
     pub(crate) fn owes(&self, inode: InodeId) -> bool {
         self.owed.contains_key(&inode)
     }
 
-    /// Whether one more thread is to begin; then it is counted.
+    /// Whether one more thread is to begin; if so, it is counted.
     pub(crate) fn begin_thread(&mut self) -> bool {
         let most = THREADS_MAX + if self.free_waiting > 0 { FREE_THREADS_MAX } else { 0 };
         let needed = self.idle < self.waiting.len() + self.for_lives.len() && self.threads < most;
@@ -222,7 +229,7 @@ impl<T> Drops<T> {
         self.threads = self.threads.saturating_sub(1);
     }
 
-    /// A thread has nothing to do; whether it stays.
+    /// A thread has nothing to do; returns whether it stays.
     pub(crate) fn begin_idling(&mut self) -> bool {
         let stays = self.idle < IDLE_THREADS_MAX;
         self.idle += usize::from(stays);
@@ -233,7 +240,7 @@ impl<T> Drops<T> {
         self.idle = self.idle.saturating_sub(1);
     }
 
-    /// What a thread drops next.
+    /// The next drop for a thread.
     pub(crate) fn next(&mut self, now: u64) -> Option<(u64, Wanted)> {
         let threads_left = self.usual < THREADS_MAX;
         let has_place = |running: &Running| threads_left && running.count < DROPS_PER_FILE_MAX;
@@ -258,7 +265,7 @@ impl<T> Drops<T> {
             self.usual += 1;
             job.is_free = false;
             if job.look_at == NEVER {
-                // Nobody waits for it any more, but others of its file for its thread.
+                // The reason for this drop does not wait, but other drops of its file wait for its thread.
                 job.look_at = now + LATE_MILLIS;
             }
         } else {
@@ -271,7 +278,7 @@ impl<T> Drops<T> {
         Some((id, drop))
     }
 
-    /// A thread has dropped, or the kernel has refused: then nobody hears that it was done.
+    /// A thread is done: it has dropped the pages, or the kernel has refused, which is not reported as done.
     pub(crate) fn over(&mut self, id: u64, dropped: bool, now: u64) -> Option<Effect<T>> {
         let job = self.remove(id)?;
         if let Some(running) = self.running.get_mut(&job.drop.inode) {
@@ -299,7 +306,7 @@ impl<T> Drops<T> {
                     whole.rest.dropped.extend(job.drop.parts.iter().filter(|_| dropped));
                     whole.moved = now;
                     if !whole.is_told {
-                        // Whoever waits for the whole may hear of it now.
+                        // Perhaps the whole recall can be reported now.
                         whole.look_at = 0;
                     }
                 }
@@ -329,7 +336,8 @@ impl<T> Drops<T> {
         Some(job)
     }
 
-    /// Nobody at a server knows of what it had recalled. The pages go all the same: what waits for its last life goes for the next one.
+    /// A restarted server does not know its earlier recalls. The pages are dropped all the same; drops for
+    /// its last incarnation are replaced by those for the new one.
     fn forget(&mut self, server: ServerId) {
         self.recalled.retain(|(of, _)| *of != server);
         self.lives.remove(&server);
@@ -349,19 +357,19 @@ impl<T> Drops<T> {
         }
     }
 
-    /// When to look next.
+    /// When to check next.
     pub(crate) fn next_look(&self) -> Option<u64> {
         self.jobs.values().map(|job| job.look_at).min().filter(|at| *at < NEVER)
     }
 
-    /// Whether somebody who looks again no sooner than `until` would be too late for what began just now.
+    /// Whether a check at `until` or later would be too late for what has just changed.
     pub(crate) fn is_too_late(&self, until: Option<u64>, now: u64) -> bool {
         let next = self.next_look();
         let is_late = |at, until| at < until && (until > now + LATE_MILLIS || at <= now);
         next.is_some_and(|at| until.is_none_or(|until| is_late(at, until)))
     }
 
-    /// Time has gone by. `held`: which of some pages are held by requests that are under way.
+    /// Checks the drops that are due. `held`: the parts of some pages that are held by requests under way.
     pub(crate) fn look(&mut self, now: u64, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Vec<Effect<T>> {
         let (mut effects, mut rests) = (Vec::new(), Vec::new());
         for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.look_at <= now) {
@@ -410,7 +418,7 @@ impl<T> Drops<T> {
         effects
     }
 
-    /// How many drops were added or freed by looks since this was asked last.
+    /// The number of drops that checks have added or freed since the last call.
     pub(crate) fn take_added(&mut self) -> usize {
         std::mem::take(&mut self.added)
     }

@@ -1,7 +1,7 @@
-//! Refreshing a file: the kernel drops its pages, and the next load brings what others have published.
+//! Refreshing a file: the kernel drops its pages, and the next load reads what others have published.
 //!
-//! The kernel waits for locked pages, and the daemon must go on answering for those meanwhile. So
-//! invalidations have threads of their own, which answer the request that asked when they are done.
+//! The kernel waits for locked pages, and the daemon must go on answering requests for those meanwhile. So
+//! invalidations have threads of their own, which answer the request for the refresh when they are done.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -15,48 +15,50 @@ use crate::pages::{Pages, WHOLE};
 use crate::versions::{Version, Versions};
 use crate::write_errors::WriteErrors;
 
-/// Setting this attribute of a file, to whatever value, refreshes it; so does reading it, which readers may. With `.START.LENGTH` behind
-/// it, in bytes, it is about these bytes.
+/// Setting this attribute of a file, to any value, refreshes it; so does reading it, which readers may do.
+/// With a suffix `.START.LENGTH`, in bytes, it refreshes these bytes.
 pub const REFRESH_ATTRIBUTE: &str = "user.ramlace.refresh";
 
-/// Refreshes at once: one that waits for a silent server, to write pages back, must not hold up all others.
+/// Refreshes at the same time: one that waits for an unresponsive server to write pages back must not delay
+/// all others.
 const REFRESH_THREADS: usize = 4;
-/// Refreshes that may wait for their turn.
+/// The limit of refreshes that wait for their turn.
 const REFRESHES_WAITING_MAX: usize = 1024;
 
-/// What whoever asked for a refresh wants to hear.
+/// The form of the answer to a refresh.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
-    /// That it is done: the attribute was set.
+    /// Success: the attribute was set.
     Ok,
     /// The attribute's value, or its size when this is 0.
     Value { size: u32 },
-    /// That a call by a descriptor is back.
+    /// The return of a call by a descriptor.
     Returned,
 }
 
-/// An offset by which the kernel drops no page.
+/// An offset with which the kernel drops no page.
 const ATTRIBUTES_ONLY: i64 = -1;
 
-/// The attribute's value, which means nothing.
+/// The attribute's value, which has no meaning.
 const VALUE: &[u8] = b"1";
 
-/// What follows when the pages are gone, or could not be dropped.
+/// Called when the pages are gone, or could not be dropped.
 type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
 struct Wanted {
     inode: InodeId,
     part: ByteRange,
-    /// Nobody here stores into the file, and whether its pages are to be dropped may be asked by this.
+    /// A descriptor of a file into which no program here stores: by it the servers can be asked whether its
+    /// pages have to be dropped.
     reader: Option<Arc<OpenFile>>,
     then: Option<Then>,
-    /// What the file was when the refresh was asked for, where that is known.
+    /// The file's version when the refresh was requested, if known.
     version: Option<Version>,
-    /// Whoever asks hears of pages that could not be written back before.
+    /// The answer reports pages that could not be written back before.
     tells_errors: bool,
 }
 
-/// Where refreshes are asked for.
+/// The interface for requesting refreshes.
 pub(crate) struct Refresher {
     wanted: SyncSender<Wanted>,
 }
@@ -82,7 +84,7 @@ impl Refresher {
         Ok(Refresher { wanted })
     }
 
-    /// Refreshes a part of a file and answers when its pages are gone, or are known to be as new as any.
+    /// Refreshes a part of a file and answers when its pages are gone, or are known to be up to date.
     pub(crate) fn refresh(
         &self,
         (inode, part): (InodeId, ByteRange),
@@ -94,18 +96,18 @@ impl Refresher {
         self.want(Wanted { part, reader, tells_errors: true, ..Wanted::all(inode, then) });
     }
 
-    /// Answers when no pages are left from before this version.
+    /// Answers when there are no pages from before this version.
     pub(crate) fn bring_to(&self, inode: InodeId, version: Version, reply: Reply) {
         let then = Some(answering(reply, Answer::Ok));
         self.want(Wanted { version: Some(version), tells_errors: true, ..Wanted::all(inode, then) });
     }
 
-    /// The same of a part of the file.
+    /// The same for a part of the file.
     pub(crate) fn after_writing_back_part(&self, inode: InodeId, part: ByteRange, then: Then) {
         self.want(Wanted { part, ..Wanted::all(inode, Some(then)) });
     }
 
-    /// Does something when the kernel has written back what programs stored into the file's pages.
+    /// Calls `then` when the kernel has written back what programs stored into the file's pages.
     pub(crate) fn after_writing_back(&self, inode: InodeId, then: Then) {
         self.want(Wanted::all(inode, Some(then)));
     }
@@ -119,14 +121,15 @@ impl Refresher {
         }
     }
 
-    /// Drops a file's pages soon, and tells nobody. Too many at once: the next refresh or open does it.
+    /// Drops a file's pages soon, without a report. If there are too many refreshes, the next refresh or open
+    /// does it.
     pub(crate) fn drop_pages(&self, inode: InodeId) {
         let _ = self.wanted.try_send(Wanted::all(inode, None));
     }
 }
 
 impl Wanted {
-    /// All pages of a file go.
+    /// A refresh of all pages of a file.
     fn all(inode: InodeId, then: Option<Then>) -> Wanted {
         Wanted { inode, part: WHOLE, reader: None, then, version: None, tells_errors: false }
     }
@@ -153,20 +156,20 @@ fn run(
     errors: &WriteErrors,
     pages: &Pages,
 ) {
-    // One of the threads waits for work, and the others for their turn to do so.
+    // One of the threads waits for work, and the others wait for the lock.
     let next = || work.lock().recv();
     while let Ok(Wanted { inode, part, reader, then, version, tells_errors }) = next() {
-        // Where a server does not answer, or knows nothing of a lease, all goes.
+        // If a server does not answer, or has no lease, all pages are dropped.
         let is_current = reader.is_some_and(|reader| reader.file.pages_are_current().unwrap_or(false));
         let dropped = if is_current {
             notifier.invalidate_inode(inode.0, ATTRIBUTES_ONLY, 0)
         } else {
-            // Pages that come from now on may be older than the version at the last open.
+            // Pages that are read from now on may be older than the version at the last open.
             versions.forget(inode);
-            // A kernel that does not know the file has no pages of it. What it could not write back it drops with the
-            // others, and says nothing.
+            // A kernel that does not know the file has no pages of it. Pages that it could not write back it
+            // drops with the others, without a report.
             pages.drop_begins(inode);
-            // 0 is as far as there are any.
+            // 0 means to the end.
             let length = if part.end >= i64::MAX as u64 { 0 } else { part.length() as i64 };
             let dropped = notifier.invalidate_inode(inode.0, part.start as i64, length);
             pages.drop_is_over(inode);

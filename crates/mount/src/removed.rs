@@ -1,8 +1,9 @@
-//! What was removed while somebody here may have it open, or work in it, and no home knows of that: directories that
-//! were removed here, and pipes, sockets and devices, which the kernel opens by itself.
+//! Attributes of removed inodes that programs here may have open, or work in, unknown to any home:
+//! directories that were removed here, and pipes, sockets and devices, which the kernel opens by itself.
 //!
-//! The pool forgets these with their last entry. POSIX lets who has one open look at it as long as they like: it has no
-//! links, and a directory is empty. So what it was is kept until the kernel forgets it.
+//! The pool forgets these with their last entry. POSIX lets a program that has one open ask for its
+//! attributes as long as it likes: it has no links, and a directory is empty. So its attributes are kept
+//! until the kernel forgets it.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use ramlace_base::InodeId;
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 
-/// What is kept, at most; one more is told as Stale to who has it open.
+/// The limit; for inodes beyond it programs that have them open get Stale.
 const REMOVED_MAX: usize = 4_096;
 
 #[derive(Default)]
@@ -19,7 +20,7 @@ pub(crate) struct Removed {
 }
 
 impl Removed {
-    /// A directory is about to be removed. Said before, because the kernel may forget it right after.
+    /// A directory is about to be removed. Called before, because the kernel may forget it right afterwards.
     pub(crate) fn keep(&self, attributes: &Attributes) {
         let mut last = self.last();
         if last.len() < REMOVED_MAX || last.contains_key(&attributes.inode) {
@@ -27,15 +28,15 @@ impl Removed {
         }
     }
 
-    /// The kernel hears what something is. Whoever opens a pipe, a socket or a device does it without a word, and whoever
-    /// removes it may be elsewhere: so what it is is always kept.
+    /// The kernel is told these attributes. It opens a pipe, a socket or a device without a request, and
+    /// another machine may remove it: so these are always kept.
     pub(crate) fn heard(&self, attributes: &Attributes) {
         if attributes.kind.is_special() {
             self.keep(attributes);
         }
     }
 
-    /// What it was before it was removed.
+    /// The attributes from before the removal.
     pub(crate) fn get(&self, inode: InodeId) -> Option<Attributes> {
         self.last().get(&inode).cloned()
     }

@@ -1,15 +1,15 @@
-//! Signals that ask the daemon to end, as calls of a thread of its own.
+//! Signals that ask the daemon to end, as calls on a separate thread.
 
 use std::sync::mpsc::channel;
 
 use ramlace_base::{Error, Result};
 
-/// The signals: what `kill`, Ctrl-C and a terminal that goes away send.
+/// The signals that `kill`, Ctrl-C and a closed terminal send.
 const ENDING: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// Calls `action` with 1, 2, … for the first, second, … signal that asks this process to end.
 ///
-/// Must come before any other thread is started: threads inherit that these signals are held back.
+/// Must be called before any other thread is started: threads inherit that these signals are blocked.
 pub fn on_ending(action: impl Fn(u32) + Send + 'static) -> Result<()> {
     let set = hold_back()?;
     let (started, wait) = channel();
@@ -26,7 +26,7 @@ pub fn on_ending(action: impl Fn(u32) + Send + 'static) -> Result<()> {
         .name("signals".into())
         .spawn(run)
         .map_err(|error| Error::from_io(&error, "starting the thread that waits for signals"))?;
-    // A signal that came before the thread waits stays pending: nothing is lost either way.
+    // A signal that came before the thread waits stays pending: none is lost.
     let _ = wait.recv();
     Ok(())
 }

@@ -7,9 +7,9 @@ use ramlace_client::{Capacity, Pool};
 use ramlace_fuse::StatFs;
 use ramlace_sync::Mutex;
 
-/// How long an answer is good: `df` and file managers ask often, and every server has to be asked.
+/// How long an answer is reused: `df` and file managers ask often, and every server has to be asked.
 const GOOD_FOR: Duration = Duration::from_secs(1);
-/// The unit in which room is told: a page.
+/// The unit in which room is reported: a page.
 const BLOCK_BYTES: u64 = 4096;
 
 /// The last answer.
@@ -41,7 +41,7 @@ fn kernel_space(capacity: &Capacity) -> StatFs {
     StatFs {
         blocks: capacity.total_bytes / BLOCK_BYTES,
         blocks_free: free,
-        // What a program that asks wants to know: whether its file will fit.
+        // Programs ask this to know whether their file will fit.
         blocks_available: (capacity.file_bytes / BLOCK_BYTES).min(free),
         files: capacity.inodes_max,
         files_free: capacity.inodes_max.saturating_sub(capacity.inodes),

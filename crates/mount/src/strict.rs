@@ -1,7 +1,8 @@
-//! What strict files add: pages that programs store into lie in this kernel alone, or not at all.
+//! The rule that strict files add: pages that programs store into are in this kernel alone, or not at all.
 //!
-//! The server keeps the order (`ramlace_lanes`). Here it is seen to that whoever waited for a page gets something done with it: a page is
-//! not dropped while it is being read, nor in the first moments after that, however soon somebody else wants it.
+//! The server keeps the order (`ramlace_lanes`). This code ensures progress for a program that waited for a
+//! page: the page is not dropped while it is being read, nor for a short time after that, however soon
+//! another client wants it.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 use ramlace_base::{ByteRange, InodeId};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
-/// How long a page stays at least: the program that waited for it has yet to be woken.
+/// How long a page stays at least: the program that waited for it still has to be woken.
 const HOLD_MIN: Duration = Duration::from_micros(100);
 
-/// Which pages are being read, and which were just now.
+/// Which pages are being read, and which have just been read.
 #[derive(Default)]
 pub(crate) struct StrictReads {
     table: Mutex<Table>,
@@ -22,7 +23,7 @@ pub(crate) struct StrictReads {
 #[derive(Default)]
 struct Table {
     files: HashMap<InodeId, Reads>,
-    /// Files of which something was answered, and when: they are looked at once more, and forgotten.
+    /// Files for which a read was answered, and when: they are checked once more, and forgotten.
     answered: VecDeque<(InodeId, Instant)>,
 }
 
@@ -32,7 +33,7 @@ struct Reads {
     answered: Vec<(ByteRange, Instant)>,
 }
 
-/// A read of pages, until its answer has left.
+/// A read of pages, until its reply has been sent.
 pub(crate) struct Reading<'a> {
     reads: &'a StrictReads,
     inode: InodeId,
@@ -40,7 +41,7 @@ pub(crate) struct Reading<'a> {
 }
 
 impl StrictReads {
-    /// The kernel asks for pages.
+    /// The kernel requests pages.
     pub(crate) fn begin(&self, inode: InodeId, range: ByteRange) -> Reading<'_> {
         self.lock().files.entry(inode).or_default().under_way.push(range);
         Reading { reads: self, inode, range }
@@ -71,7 +72,7 @@ impl StrictReads {
 }
 
 impl Table {
-    /// A read of a file was answered. Files of which nothing is read keep no entry for longer than it takes to see this.
+    /// A read of a file was answered. Removes the entries of files of which nothing is read any more.
     fn note_answer(&mut self, inode: InodeId, range: ByteRange, now: Instant) {
         let Some(reads) = self.files.get_mut(&inode) else { return };
         if let Some(at) = reads.under_way.iter().position(|other| *other == range) {
@@ -123,7 +124,7 @@ mod tests {
                 reads.await_turn(FILE, ByteRange { start: 0, end: u64::MAX });
                 assert!(over.load(Ordering::SeqCst));
             });
-            // Another page is nobody's business.
+            // Another page does not matter.
             reads.await_turn(FILE, ByteRange { start: 4096, end: 8192 });
             over.store(true, Ordering::SeqCst);
             drop(reading);
@@ -141,7 +142,7 @@ mod tests {
             table.files.entry(InodeId(number)).or_default().under_way.push(PAGE);
             table.note_answer(InodeId(number), PAGE, begun);
         }
-        // One of them is read anew.
+        // One of them is read again.
         table.files.get_mut(&InodeId(5)).unwrap().under_way.push(PAGE);
         table.files.entry(FILE).or_default().under_way.push(PAGE);
         table.note_answer(FILE, PAGE, begun + HOLD_MIN);

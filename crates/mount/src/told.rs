@@ -1,10 +1,11 @@
-//! Attributes that were told a moment ago, and of which it is not known yet whether the kernel has them.
+//! Attributes that the kernel was recently told, while it is not known whether it has processed them.
 //!
-//! A thread that asks anything else has what it was told before. Two things depend on it. Of an inode that the kernel hears
-//! of for the first time by a CREATE it takes attributes as they are, whatever was recalled meanwhile: so a recall drops them
-//! once more when the thread has them. And what a change of this mount's own outdates the kernel drops by itself, but for
-//! what is on its way: only then does it have to be told. A thread may end and ask nothing more: what it was told counts as taken in
-//! when no lease of then holds.
+//! A thread that sends another request has processed its earlier replies. Two things depend on it. If a
+//! CREATE makes an inode that is new to the kernel, the kernel takes its attributes as they are, whatever was
+//! recalled meanwhile: so a recall drops them once more when the thread has them. And attributes that a
+//! change of this mount's own outdates are dropped by the kernel itself, except in replies that it has not
+//! processed: only then does it have to be notified. A thread may end and send nothing more: its replies
+//! count as processed when no lease of that time is valid any more.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +14,13 @@ use std::time::{Duration, Instant};
 use ramlace_base::{InodeId, limits};
 use ramlace_sync::{Mutex, MutexGuard};
 
-/// Threads that are remembered at most.
+/// The limit of threads that are remembered.
 const THREADS_MAX: usize = 1_024;
-/// A thread that asks nothing more may be gone. What it was told so long ago the kernel has, or believes no more: so long ago is
-/// before any lease that holds.
+/// A thread that sends nothing more may be gone. After this time the kernel has processed its replies, or
+/// does not use them any more, because no lease of that time is valid.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(limits::LEASE_MILLIS + limits::LEASE_MARGIN_MILLIS);
-/// So long a recall waits for a thread that made the file and asks nothing more. It takes its answer in some microseconds; this
-/// is for one whose core was given to another just then.
+/// How long a recall waits for a thread that created the file and sends nothing more. It processes the reply
+/// within microseconds; this is for a thread that is not scheduled just then.
 const TAKEN_IN: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
@@ -32,7 +33,7 @@ pub(crate) struct Told {
 struct Telling {
     inode: InodeId,
     at: Instant,
-    /// The thread made the inode: this is the first that the kernel hears of it.
+    /// The thread created the inode: the kernel did not know it before.
     is_made: bool,
 }
 
@@ -43,24 +44,25 @@ impl Telling {
 }
 
 impl Told {
-    /// This thread is being told of an inode. Whether it will be known when it has heard.
+    /// This thread is being told of an inode. Returns whether it will be noticed when it has processed the
+    /// reply.
     pub(crate) fn begin(&self, inode: InodeId, thread: u32) -> bool {
         self.note(Telling { inode, at: Instant::now(), is_made: false }, thread)
     }
 
-    /// The same of one that the thread has made.
+    /// The same for an inode that the thread has created.
     pub(crate) fn begin_made(&self, inode: InodeId, thread: u32) -> bool {
         self.note(Telling { inode, at: Instant::now(), is_made: true }, thread)
     }
 
     fn note(&self, mut telling: Telling, thread: u32) -> bool {
-        // Threads out of sight have no number.
+        // Threads in another namespace have no number here.
         if thread == 0 {
             return false;
         }
         let mut by_thread = self.lock();
         if let Some(before) = by_thread.get(&thread) {
-            // It is told more of what it has just made.
+            // It is told more of what it has just created.
             telling.is_made |= before.is_made && before.inode == telling.inode;
         } else if by_thread.len() >= THREADS_MAX {
             by_thread.retain(|_, before| before.is_recent(telling.at));
@@ -73,7 +75,7 @@ impl Told {
         true
     }
 
-    /// The thread asks something.
+    /// The thread sends a request.
     pub(crate) fn end(&self, thread: u32) {
         if self.any.load(Ordering::Acquire) {
             let mut by_thread = self.lock();
@@ -82,14 +84,14 @@ impl Told {
         }
     }
 
-    /// Whether attributes of the inode may be on their way to the kernel.
+    /// Whether the kernel may not have processed attributes of the inode yet.
     pub(crate) fn is_under_way(&self, inode: InodeId) -> bool {
         let now = Instant::now();
         let is_told = |telling: &Telling| telling.inode == inode && telling.is_recent(now);
         self.any.load(Ordering::Acquire) && self.lock().values().any(is_told)
     }
 
-    /// Whether the kernel may be just hearing for the first time of an inode that was made.
+    /// Whether the kernel may just be getting a new inode for the first time.
     pub(crate) fn is_being_made(&self, inode: InodeId) -> bool {
         let is_new =
             |telling: &Telling| telling.inode == inode && telling.is_made && telling.at.elapsed() < TAKEN_IN;

@@ -1,29 +1,31 @@
-//! Requests of one file that are under way and have to do with pages: who may hold which, and who has to know of whom.
+//! Requests of one file that are under way and concern pages: which pages they may hold, and which requests
+//! depend on which.
 
 use ramlace_base::ByteRange;
 
-/// What a request does with pages.
+/// What a request does with its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It fills them: the kernel has them locked.
+    /// Fills them: the kernel has them locked.
     Read,
-    /// Programs have stored into them, and they are written back.
+    /// Writes them back, because programs have stored into them.
     Back,
-    /// A program has written by a call. The kernel may have them locked until it is answered.
+    /// Writes them for a call of a program. The kernel may have them locked until it is answered.
     Through,
-    /// A call has failed: what was left out of write-backs for it is written.
+    /// Such a call has failed, and what write-backs left out because of it is being written.
     LeftOut,
     /// That is written. The kernel may have the call's pages locked until it is answered.
     Failed,
-    /// A truncation: the kernel writes no page of the file back until it is answered, and so drops none that programs have stored into.
+    /// Truncates the file: the kernel writes back no page of it until this is answered, and so drops none
+    /// that programs have stored into.
     Cut,
 }
 
-/// Those of one file, in the order in which they began.
+/// The requests of one file, in the order in which they began.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     requests: Vec<(u64, Kind, ByteRange)>,
-    /// What was left out of write-backs for a call's sake, in their order.
+    /// By call: what was left out of write-backs because of it, in order.
     left_out: Vec<(u64, LeftOut)>,
 }
 
@@ -50,8 +52,9 @@ impl UnderWay {
         self.left_out.retain(|(other, _)| *other != number);
     }
 
-    /// What calls are just writing of a range is left out of a write-back of these bytes, and kept as long as nobody knows that
-    /// they do: the call's own bytes take its place, or else these do. As much as the calls write, once for each write-back.
+    /// The bytes that calls are writing now are left out of a write-back, and kept until the outcome of the
+    /// calls is known: then either the call has written these places, or these bytes are written. They take
+    /// as much memory as the calls write, for each write-back. Returns what is to be written.
     pub(crate) fn leave_out(
         &mut self,
         offset: u64,
@@ -67,7 +70,7 @@ impl UnderWay {
                 continue;
             }
             let part_bytes = &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
-            // A page that is written back again has what it had before, too.
+            // A page that is written back again includes what it had before.
             self.left_out
                 .retain(|(other, left)| *other != number || left.range().intersection(part) != left.range());
             self.left_out.push((number, LeftOut { offset: part.start, bytes: part_bytes.to_vec() }));
@@ -76,7 +79,8 @@ impl UnderWay {
         without(range, written)
     }
 
-    /// A call has written no more than what lies before `end`: write-backs leave out no more, either. What they have left out.
+    /// A call has written only what lies before `end`: from now on write-backs leave out only that. Returns
+    /// what they have left out behind it.
     pub(crate) fn fail(&mut self, number: u64, end: u64) -> Vec<LeftOut> {
         let mut failed = Vec::new();
         let is_this =
@@ -96,7 +100,7 @@ impl UnderWay {
         of.map(behind).filter(|left| !left.bytes.is_empty()).collect()
     }
 
-    /// What write-backs had left out for a call that has failed is written.
+    /// What write-backs had left out because of a failed call is written.
     pub(crate) fn left_out_is_written(&mut self, number: u64) {
         for (other, kind, _) in &mut self.requests {
             if *other == number && *kind == Kind::LeftOut {
@@ -109,12 +113,12 @@ impl UnderWay {
         self.requests.is_empty()
     }
 
-    /// Whether one of a kind that began before `number` touches the same pages.
+    /// Whether a request of this kind that began before `number` touches the same pages.
     pub(crate) fn has(&self, kind: Kind, range: ByteRange, before: u64) -> bool {
         self.of(kind).any(|(number, of)| number < before && share_a_page(of, range))
     }
 
-    /// Those of these pages that requests may hold until they are answered.
+    /// The parts of these pages that requests may hold locked until they are answered.
     pub(crate) fn held(&self, range: ByteRange) -> Vec<ByteRange> {
         let holds = |kind: &Kind| matches!(kind, Kind::Through | Kind::LeftOut | Kind::Failed | Kind::Cut);
         let pages = whole_pages(range);

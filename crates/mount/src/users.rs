@@ -1,9 +1,10 @@
-//! For whom a request is made, on a mount for several users.
+//! The user for whom a request is made, on a mount for several users.
 //!
-//! The kernel tells user, group and thread. The thread waits in the kernel until it is answered, so what
-//! `/proc` says of its other groups at that moment is what it asked with: nothing is kept, and nothing is stale.
-//! A thread out of sight (in another pid namespace, or killed meanwhile) is in no other group. Where `/proc` hides processes
-//! (`hidepid`) from one that has given up what this one has, the porter looks, which has not.
+//! The kernel's request names user, group and thread. The thread waits in the kernel until it is answered, so
+//! its other groups in `/proc` at that moment are those with which it asked: nothing is cached, and nothing
+//! is stale. A thread that is not visible (in another pid namespace, or killed meanwhile) has no other
+//! groups. If `/proc` hides processes (`hidepid`) from this process, which has dropped its privileges, the
+//! porter reads them, which has not.
 
 use std::io::Read;
 
@@ -13,11 +14,11 @@ use ramlace_wire::{Credentials, Groups};
 
 use crate::kept_lists::is_list;
 
-/// Bytes of `/proc/PID/status` that are read, at most: 65,536 groups of ten digits, and the rest.
+/// The limit of bytes of `/proc/PID/status` that are read: 65,536 groups of ten digits, and the rest.
 const STATUS_BYTES_MAX: u64 = 1 << 20;
 
-/// Whether rights of a user are asked for. What is done in an open file was allowed when it was opened, and access
-/// lists are everybody's to read.
+/// Whether the request needs a user's rights. Operations on an open file were allowed when it was opened, and
+/// access lists may be read by all.
 pub(crate) fn needs_user(operation: &Operation<'_>) -> bool {
     let reads_list = matches!(operation, Operation::GetXattr { name, .. } if is_list(name));
     !reads_list
@@ -44,14 +45,14 @@ pub(crate) fn needs_user(operation: &Operation<'_>) -> bool {
         )
 }
 
-/// Who asks, with all groups.
+/// The calling user, with all groups.
 pub(crate) fn credentials(caller: Caller, porter: &Porter) -> Result<Credentials> {
     credentials_by(caller, |thread| status_of(thread).or_else(|| porter.groups_of(thread).ok()))
 }
 
 fn credentials_by(caller: Caller, status: impl FnOnce(u32) -> Option<String>) -> Result<Credentials> {
     let Caller { uid, gid, pid } = caller;
-    // No mode stops the super-user, and a squashed one is in no group.
+    // No mode restricts the super-user, and a squashed one is in no group.
     if uid == 0 || pid == 0 {
         return Ok(Credentials::new(uid, gid));
     }
@@ -66,7 +67,7 @@ fn status_of(thread: u32) -> Option<String> {
     Some(text)
 }
 
-/// The groups of a thread that asks as this user and group: another one may have its number now.
+/// The groups of a thread, if it has this user and group: its number may have been reused.
 fn groups_in(status: &str, uid: u32, gid: u32) -> Result<Groups> {
     let numbers = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();

@@ -1,12 +1,13 @@
-//! Which version of each file the kernel's pages are of.
+//! The version of each file to which the kernel's pages belong.
 //!
-//! Pages that the kernel keeps are good for the next open if nobody changed the file since. A file's
-//! version is its size, its generation and the time of its last change by the home's clock, which no program can set.
-//! A writer's bytes are in the pool before its time of change is, so pages that were read while somebody wrote
-//! belong to the version before, and the next open drops them.
+//! The kernel's pages are good for the next open if nobody changed the file since. A file's version is its
+//! size, its generation and the time of its last change by the home's clock, which no program can set. A
+//! writer's bytes are in the pool before its time of change is, so pages that were read during a write belong
+//! to the version before, and the next open drops them.
 //!
-//! The kernel drops pages after it has heard the answer to an open and before the program has its descriptor. Until
-//! then no other open may trust them: a version is [learned](Versions::learn) when the new descriptor is used.
+//! The kernel drops pages after it has the reply to an open and before the program has its descriptor. Until
+//! then no other open may trust them: a version is [learned](Versions::learn) when the new descriptor is
+//! used.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,16 +17,16 @@ use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::namespace::InodeInfo;
 
-/// Files whose versions are remembered, at most; a file that is not loses its pages at the next open.
+/// The limit of files whose versions are remembered; others lose their pages at the next open.
 const VERSIONS_MAX: usize = 65_536;
 
-/// What tells two states of a file's bytes apart.
+/// What distinguishes two states of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     size: u64,
     generation: Generation,
     changed: Timestamp,
-    /// A kernel changes it and nobody hears of it: no two states of it are known to be the same.
+    /// A kernel changes it without reports: no two states of it are known to be the same.
     unheard: bool,
 }
 
@@ -48,22 +49,22 @@ pub(crate) struct Versions {
     bare: Mutex<Bare>,
 }
 
-/// Files of which the kernel may have pages that came from holes while nobody here could store into them.
+/// Files of which the kernel may have pages that came from holes while no program here could store into them.
 #[derive(Default)]
 struct Bare {
     inodes: HashSet<InodeId>,
-    /// There were too many of them: from then on, any.
+    /// There were too many of them: from then on it may be any file.
     all: bool,
 }
 
 impl Versions {
-    /// Whether the kernel's pages of a file are of this version, or of none.
+    /// Whether the kernel's pages of a file are of this version, or there are none.
     pub(crate) fn are_of(&self, inode: InodeId, version: Version) -> bool {
         !version.unheard && self.known().get(&inode) == Some(&version)
     }
 
-    /// The kernel has no pages of a file that are older than this version. A version that comes late is
-    /// harmless: the pages are newer, and the next open drops them for nothing.
+    /// The kernel has no pages of a file that are older than this version. If this is called late it does no
+    /// harm: the pages are newer, and the next open drops them unnecessarily.
     pub(crate) fn learn(&self, inode: InodeId, version: Version) {
         let mut known = self.known();
         if known.len() < VERSIONS_MAX || known.contains_key(&inode) {
@@ -76,8 +77,9 @@ impl Versions {
         self.known().remove(&inode);
     }
 
-    /// The kernel is about to get pages of holes, which have no memory. Before anybody may store into them they must
-    /// go: an open for writing drops them. Who asks this then looks for such an open once more.
+    /// The kernel is about to get pages of holes, which have no memory. They must go before a program may
+    /// store into them: an open for writing drops them. The caller checks once more for such an open after
+    /// this.
     pub(crate) fn note_bare_pages(&self, inode: InodeId) {
         let mut bare = self.bare();
         if bare.inodes.len() < VERSIONS_MAX {
@@ -87,7 +89,7 @@ impl Versions {
         }
     }
 
-    /// Whether the kernel may have such pages. To be asked when the open for writing can be seen.
+    /// Whether the kernel may have such pages. To be called when the open for writing is already visible.
     pub(crate) fn has_bare_pages(&self, inode: InodeId) -> bool {
         let bare = self.bare();
         bare.all || bare.inodes.contains(&inode)

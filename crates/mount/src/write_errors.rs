@@ -1,8 +1,8 @@
-//! Stores that could not be written back, and who has heard of it.
+//! Stores that could not be written back, and to whom that was reported.
 //!
-//! The kernel tells whoever asks first that a write-back failed, and forgets it: that may be a program that only reads, or a
-//! refresh. Here each failure is kept for every descriptor that was open when it happened: its next `fsync`,
-//! `msync` or `close` tells it.
+//! The kernel reports a failed write-back to the first program that asks, and forgets it: that may be a
+//! program that only reads, or a refresh. Here each failure is kept for every descriptor that was open when
+//! it happened: the next `fsync`, `msync` or `close` by it reports the failure.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,22 +14,22 @@ use ramlace_sync::{Mutex, MutexGuard};
 #[derive(Default)]
 pub(crate) struct WriteErrors {
     failures: Mutex<HashMap<InodeId, Failure>>,
-    /// Failures so far, of all files.
+    /// The number of failures so far, of all files.
     count: AtomicU64,
 }
 
 struct Failure {
     number: u64,
     error: Error,
-    /// A refresh has told of it.
+    /// It was reported by a refresh.
     refreshed: bool,
 }
 
-/// The failures that somebody has heard of: those up to a number.
+/// The failures that were reported: those up to a number.
 pub(crate) struct Heard(AtomicU64);
 
 impl WriteErrors {
-    /// Whoever opens a file now has nothing to do with what failed before.
+    /// For a file that is opened now: earlier failures are not reported to it.
     pub(crate) fn begin(&self) -> Heard {
         Heard(AtomicU64::new(self.count.load(Ordering::Acquire)))
     }
@@ -41,7 +41,7 @@ impl WriteErrors {
         failures.insert(inode, Failure { number, error: error.clone(), refreshed: false });
     }
 
-    /// The file's last failure, unless it has been heard; then it has.
+    /// The file's last failure, unless it was reported to `heard`; then it counts as reported.
     pub(crate) fn tell(&self, inode: InodeId, heard: &Heard) -> Result<()> {
         match self.failures().get(&inode) {
             Some(failure) if heard.0.fetch_max(failure.number, Ordering::AcqRel) < failure.number => {
@@ -51,8 +51,8 @@ impl WriteErrors {
         }
     }
 
-    /// The same for a refresh, which has no descriptor: each failure is told by one. The kernel may have tried
-    /// to write back before the refresh made it.
+    /// The same for a refresh, which has no descriptor: each failure is reported by one. The kernel may have
+    /// tried to write back before the refresh made it.
     pub(crate) fn tell_refresh(&self, inode: InodeId) -> Result<()> {
         match self.failures().get_mut(&inode) {
             Some(failure) if !failure.refreshed => {
@@ -63,7 +63,7 @@ impl WriteErrors {
         }
     }
 
-    /// The kernel has forgotten the file, so nobody has it open.
+    /// The kernel has forgotten the file, so no program has it open.
     pub(crate) fn forget(&self, inode: InodeId) {
         self.failures().remove(&inode);
     }

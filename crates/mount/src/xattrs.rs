@@ -1,9 +1,9 @@
-//! Extended attributes, as the kernel asks for them.
+//! Extended attributes, as the kernel requests them.
 //!
-//! Before a write the kernel asks for `security.capability`, once after each time that it has heard of the
-//! attributes. Attributes tell whether there are extended ones, so that a file that is written here and has
-//! none is answered without asking its home, and so is any file while its attributes are leased: `ls -l` asks each for
-//! `security.selinux`.
+//! Before a write the kernel asks for `security.capability`, once after each time that it gets the
+//! attributes. These tell whether there are extended attributes. So a file that is written here and has none
+//! is answered without asking its home, and so is any file while its attributes are leased: `ls -l` asks for
+//! `security.selinux` of each.
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Caller, Reply};
@@ -13,20 +13,22 @@ use ramlace_wire::{FileRules, LayoutHints, Mode};
 use crate::mounted::PoolFileSystem;
 use crate::refresh::{Answer, refreshed_by, tell};
 
-/// This attribute of a file is its own mode; of a directory the mode that it hands down. Without one it is as each mount has it.
+/// This attribute of a file is its own mode; of a directory, the mode that new files inherit. Without one,
+/// each mount's mode counts.
 pub const MODE_ATTRIBUTE: &str = "user.ramlace.mode";
 
-/// This one is `1` where a file reserves its memory when it grows; of a directory that its new files do. It cannot be set to anything else.
+/// This attribute is `1` if a file reserves its memory when it grows; for a directory, if its new files do.
+/// It cannot have another value.
 pub const RESERVE_ATTRIBUTE: &str = "user.ramlace.reserve";
 
-/// A rule that a file, or a directory for its new files, has as an attribute.
+/// A rule that a file has as an attribute, or a directory for its new files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     Mode,
     Reserve,
 }
 
-/// Whether a name is a rule's.
+/// Whether an attribute of this name is a rule.
 pub(crate) fn is_rule(name: &[u8]) -> bool {
     Rule::named(name).is_ok()
 }
@@ -82,7 +84,7 @@ impl PoolFileSystem {
         self.change_rule(inode, rule, Some(value), xattr_mode(flags)?)
     }
 
-    /// From now on it is as usual: of a mode, as each mount has it.
+    /// Removes the rule: from now on the default counts, for a mode the one of each mount.
     pub(crate) fn remove_rule(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         self.change_rule(inode, Rule::named(name)?, None, XattrMode::Replace)
     }
@@ -100,7 +102,7 @@ impl PoolFileSystem {
         set
     }
 
-    /// An attribute refreshes a file, or some bytes of it. An empty range changes nothing.
+    /// Refreshes a file, or some bytes of it, by an attribute. An empty range changes nothing.
     pub(crate) fn refresh(&self, inode: InodeId, name: &[u8], reply: Reply, answer: Answer) {
         match refreshed_by(name) {
             Some(Ok(part)) if !part.is_empty() => self.refresh_part(inode, part, reply, answer),
@@ -111,7 +113,8 @@ impl PoolFileSystem {
 
     /// Refreshes some bytes of a file.
     pub(crate) fn refresh_part(&self, inode: InodeId, part: ByteRange, reply: Reply, answer: Answer) {
-        // What a strict file has nobody changes without asking for it, and what is stored here is published first.
+        // The bytes of a strict file cannot be changed without a recall here, and what is stored here is
+        // published first.
         let reader = if self.modes.of(inode) == Mode::Strict { None } else { self.handles.only_read(inode) };
         self.refresher.refresh((inode, part), reader, reply, answer);
     }
@@ -145,8 +148,8 @@ impl PoolFileSystem {
     pub(crate) fn remove_xattr(&self, inode: InodeId, name: &[u8], caller: Caller) -> Result<()> {
         let removed = self.raw().remove_xattr(inode, &XattrName::new(name)?);
         self.leases.changed_here(&[inode]);
-        // Before a file is changed the kernel takes its capabilities away, for whoever changes it (it lets nobody but the
-        // super-user ask for that). Another mount's writer may have done so since it looked.
+        // Before a file is changed the kernel removes its capabilities, for any user (it lets only the
+        // super-user ask for that). A writer on another mount may have removed them since it last asked.
         let before_change = caller.uid != 0 || self.handles.is_written_here(inode);
         match removed {
             Err(error)
@@ -168,7 +171,7 @@ fn xattr_mode(flags: u32) -> Result<XattrMode> {
     })
 }
 
-/// Answers with the bytes, or with their number when there is no room to ask for more.
+/// Answers with the bytes, or with their number if the caller gave no room.
 pub(crate) fn answer_sized(reply: Reply, bytes: Result<Vec<u8>>, size: u32) {
     match bytes {
         Err(error) => reply.error(error.errno()),

@@ -1,32 +1,33 @@
-//! One drop, and what is to be done about it when it takes long.
+//! One drop, and what to do when it takes long.
 
 use ramlace_base::ByteRange;
 
 use super::{For, Wanted};
 use crate::under_way::without;
 
-/// Drops of what requests do not hold of a late recall that are under way at once: requests that have come since may hold them up.
+/// The number of drops under way for the part of a late recall that no request holds: later requests may hold
+/// them up.
 pub(super) const RESTS_MAX: usize = 4;
-/// A recall of which nothing more could be dropped for so long is told to be blocked, though programs may still read what is left: a server
-/// would wait for it no longer soon after, and take back what they have stored.
+/// A recall of which nothing more could be dropped for this long is reported as blocked, even if programs may
+/// still read the rest: soon after, the server would wait no longer, and refuse what they have stored.
 pub(super) const STUCK_MILLIS: u64 = 2_000;
 
-/// Pages that are to be dropped, and for whom. Times are in milliseconds.
+/// A drop of pages, and its reason. Times are in milliseconds.
 pub(super) struct Job<T> {
     pub(super) drop: Wanted,
     pub(super) whom: Option<For<T>>,
-    /// Nobody is to wait for it.
+    /// It is not to be waited for.
     pub(super) is_relaxed: bool,
-    /// Its server was told that it waits for a request.
+    /// Its server was told that it is blocked.
     pub(super) is_told: bool,
-    /// When to look whether it takes long.
+    /// When to check whether it takes long.
     pub(super) look_at: u64,
     pub(super) runs: bool,
-    /// It waits for a request, and does not count among those that run.
+    /// It waits for a request, and does not count among the running ones.
     pub(super) is_late: bool,
-    /// No request held its pages when it had yet to begin: it begins, or has begun, where there is no place among others of its file.
+    /// No request held its pages before it began: it may run even if the places of its file are taken.
     pub(super) is_free: bool,
-    /// When something of it was dropped last, or began to be.
+    /// When a part of it was last dropped, or began to be.
     pub(super) moved: u64,
     pub(super) rest: Rest,
 }
@@ -34,11 +35,11 @@ pub(super) struct Job<T> {
 /// The part of a late recall that no request holds.
 #[derive(Default)]
 pub(super) struct Rest {
-    /// It was dropped.
+    /// What was dropped of it.
     pub(super) dropped: Vec<ByteRange>,
-    /// Drops of it that are not over.
+    /// Its drops that are not over.
     pub(super) drops: Vec<RestDrop>,
-    /// The kernel would not.
+    /// The kernel has refused.
     pub(super) is_refused: bool,
 }
 
@@ -48,20 +49,20 @@ pub(super) struct RestDrop {
     pub(super) runs: bool,
 }
 
-/// What is to be done about a recall that takes long.
+/// What to do about a recall that takes long.
 pub(super) enum Late {
-    /// It comes to its end by itself: it waits for what it writes back itself, or for a thread.
+    /// Nothing: it ends by itself, after its own write-backs, or when it gets a thread.
     Wait,
-    /// Nothing holds it, and it has no thread.
+    /// Start it: no request holds it, and it has no thread.
     Begin,
-    /// These pages are held by nothing.
+    /// Drop these pages, which no request holds.
     DropRest(Vec<ByteRange>),
-    /// All others are dropped, or cannot be.
+    /// Report it as blocked: all other pages are dropped, or cannot be.
     Blocked,
 }
 
 impl<T> Job<T> {
-    /// One that has yet to begin.
+    /// A drop that has not begun.
     pub(super) fn new(drop: Wanted, whom: For<T>, look_at: u64, now: u64) -> Job<T> {
         let is_free = matches!(whom, For::Rest(_));
         Job {
@@ -78,11 +79,12 @@ impl<T> Job<T> {
         }
     }
 
-    /// Whether requests hold what is left of a recall. What nothing holds goes first: programs may read it.
+    /// What to do about a recall, depending on whether requests hold the rest of its pages. Pages that are
+    /// not held are dropped first: programs may read these.
     pub(super) fn is_held_up(&mut self, now: u64, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Late {
         let held = held(&self.drop);
         if self.is_told {
-            // What held it is over: programs may read it, and nobody waits.
+            // The request that held it has ended: programs may read the pages, and nobody waits for them.
             let may_begin = held.is_empty() && !self.runs && !self.is_free;
             return if may_begin { Late::Begin } else { Late::Wait };
         }
@@ -91,7 +93,7 @@ impl<T> Job<T> {
         if left.is_empty() {
             return Late::Blocked;
         }
-        // Others hold a drop up only by what they hold now.
+        // Other requests delay a drop only by the pages that they hold now.
         let is_free = |parts: &[ByteRange]| {
             !parts.iter().any(|part| held.iter().any(|of| !of.intersection(*part).is_empty()))
         };
@@ -115,7 +117,7 @@ impl<T> Job<T> {
         if let Some(For::Rest(whole)) = self.whom { Some(whole) } else { None }
     }
 
-    /// There is nothing to say of it before it is over, or begins.
+    /// Whether no check is needed before it is over, or begins.
     pub(super) fn is_settled(&self) -> bool {
         let is_recall = matches!(self.whom, Some(For::Server(..)));
         let has_place = self.is_late || self.is_free;

@@ -1,4 +1,4 @@
-//! What follows of drops, recalls and looks, by times that the tests give.
+//! The effects of drops, recalls and checks, at times that the tests choose.
 
 use super::job::{RESTS_MAX, STUCK_MILLIS};
 use super::*;
@@ -89,7 +89,7 @@ fn pages_beside_those_that_a_request_holds_are_dropped_before_it_is_told() {
         drops.is_too_late(Some(3 * LATE_MILLIS), 2 * LATE_MILLIS + 1),
         "there is something to say at once"
     );
-    // Another page is held by now: the one of before may be read again.
+    // Another page is held by now: the earlier one may be read again.
     assert_eq!(drops.look(2 * LATE_MILLIS + 1, held(7)), []);
     let (rest, Wanted { parts, .. }) = drops.next(3 * LATE_MILLIS).unwrap();
     assert_eq!(parts, [range(4, 5)]);
@@ -108,7 +108,7 @@ fn requests_that_come_again_and_again_hold_a_recall_up_a_few_times() {
     drops.next(0).unwrap();
     for turn in 1..=RESTS_MAX as u64 {
         assert_eq!(drops.look(turn * LATE_MILLIS, |_| page(FILE, turn).parts), []);
-        // None of them comes to an end.
+        // None of them ends.
         drops.next(turn * LATE_MILLIS).expect("it may be held up by the request that has come since");
     }
     let last = RESTS_MAX as u64 * LATE_MILLIS;
@@ -168,7 +168,7 @@ fn what_no_request_holds_is_dropped_though_all_threads_of_its_file_are_stuck() {
         drops.add(two_pages(number), For::Server(HERE, number), now);
     }
     assert_eq!(drops.next(now), None);
-    // Requests hold a page of the one half, and nothing of the other.
+    // Requests hold a page of one half, and nothing of the other.
     let held = |drop: &Wanted| {
         let is_held = drop.parts[0].start < 300 * 4096;
         if is_held { first_page(drop) } else { Vec::new() }
@@ -199,7 +199,7 @@ fn recalls_of_which_no_part_can_begin_to_be_dropped_are_blocked_in_time() {
     let mut told = Vec::new();
     let end = now + STUCK_MILLIS + 2 * LATE_MILLIS;
     for now in (now..=end).step_by(LATE_MILLIS as usize) {
-        // None of them comes to its end.
+        // None of them ends.
         while drops.next(now).is_some() {}
         told.extend(drops.look(now, first_page));
         assert!(told.is_empty() || now >= 10_000 + STUCK_MILLIS);
@@ -240,7 +240,7 @@ fn a_relaxed_file_s_recalls_are_told_at_once_and_those_of_others_when_they_are_l
     let other = InodeId(8);
     recall(&mut drops, other, 1, 100);
     assert_eq!(drops.add_relaxed(page(FILE, 2), (HERE, 2), 100), None);
-    // It is told again: that changes nothing about either.
+    // The repetition changes nothing about either.
     assert_eq!(drops.add_relaxed(page(FILE, 2), (HERE, 2), 100), None);
     recall(&mut drops, other, 1, 100);
     assert_eq!(drops.jobs.len(), 2);
@@ -393,7 +393,7 @@ fn a_new_life_hears_when_all_files_of_before_are_dropped_and_no_life_before_it_d
     let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
     let told: Vec<_> = ids.into_iter().filter_map(|id| drops.over(id, true, 0)).collect();
     assert_eq!(told, [Effect::DroppedAll(HERE, 6)]);
-    // What the kernel has not dropped is there.
+    // Pages that the kernel has not dropped are still there.
     assert_eq!(drops.add_life(HERE, 7, &files[..1]), None);
     let (id, _) = drops.next(0).unwrap();
     assert_eq!(drops.over(id, false, 0), None);
@@ -413,7 +413,7 @@ fn what_a_new_life_recalls_is_done_before_all_files_of_before_are_dropped_howeve
     let (id, dropped) = drops.next(0).unwrap();
     assert_eq!(dropped, page(FILE, 1));
     assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)));
-    // The files of a life that is over are not dropped twice.
+    // The files of an earlier incarnation are not dropped twice.
     assert_eq!(drops.add_life(HERE, 6, &files), None);
     let (mut count, mut told) = (0, Vec::new());
     while let Some((id, _)) = drops.next(0) {
