@@ -1,5 +1,5 @@
-//! What kernels' pages are based on: kept from a recall until its holder has dropped the pages, so that of what comes back
-//! only what programs have stored is written.
+//! The bases of kernels' pages: kept from a recall until its holder has dropped the pages, so that of what is
+//! written back only the programs' stores are applied.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::{Change, DataLeases, Pending, ReadNow};
 use crate::pages::{PAGE_BYTES, edges, inner_pages, page_at, pages_of, whole_pages};
 use crate::watches::Place;
 
-/// What a page is based on.
+/// The base of a page.
 #[derive(Debug)]
 pub(super) struct Base {
     /// The recall by which the page is dropped.
@@ -53,7 +53,7 @@ impl DataLeases {
         self.copies.get() * PAGE_BYTES as usize + self.bases.len() * limits::DATA_BASE_HOLDER_BYTES
     }
 
-    /// Keeps the bases of pages that others have yet to drop.
+    /// Keeps the bases of pages that others still have to drop.
     pub(super) fn keep_bases(
         &mut self,
         place: Place,
@@ -65,7 +65,7 @@ impl DataLeases {
     ) -> Result<()> {
         let mut kept: BTreeMap<u64, Rc<PageCopy>> = BTreeMap::new();
         let mut may_give_up = true;
-        // The newest first: a page that was read anew since an older recall goes with the newer one.
+        // The newest first: a page that was read anew after an older recall belongs to the newer one.
         for number in self.numbers_at(place).into_iter().rev() {
             let pending = self.recalls.get_mut(&number).expect("a number at a place is a recall");
             if pending.holder == by || pending.fenced {
@@ -145,16 +145,16 @@ impl DataLeases {
         true
     }
 
-    /// What pages are based on must be known.
+    /// Checks that the base of these pages is known.
     ///
-    /// Errors: `Stale` where it is not.
+    /// Errors: `Stale` if it is not.
     pub fn check_base(&self, place: Place, session: SessionId, range: ByteRange) -> Result<()> {
         if self.had_alone(place, session, range) {
             return Ok(());
         }
         let pages = whole_pages(range);
-        // A session that has a lease, or had one when the pages were recalled, got it in this life, or was
-        // asked before they changed.
+        // A session with a lease, or with one when the pages were recalled, got it in this incarnation, or
+        // was asked before they changed.
         let has_had = self.has_lease(place, session) || self.is_recalled(place, session, pages);
         let is_late = || self.is_fenced(place, session) || self.returning.is_worthless(place, session);
         let unknown = self.unknown.meets(place, session, pages) || (!has_had && is_late());

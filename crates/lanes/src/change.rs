@@ -1,11 +1,11 @@
-//! What happens to the lanes of a slot: the content of log records.
+//! The changes of a slot's lanes: the content of log records.
 
 use ramlace_base::{ByteRange, Generation, LaneId, Sequence, SessionId, numbered_variants};
 use serde::{Deserialize, Serialize};
 
 use crate::residency::Loss;
 
-/// One thing that happened to a lane, or to what is remembered of its writers.
+/// One change of a lane, or of what is remembered of its writers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaneChange {
     /// It begins: with its first write, or with the bytes that its file had inline.
@@ -67,9 +67,9 @@ pub enum LaneChange {
         /// The write.
         sequence: Sequence,
     },
-    /// A cell is changed: its answer, and what is to be stored. `CellStored` follows when it was.
+    /// A cell is changed: its answer, and the value to be stored. `CellStored` follows once it is stored.
     CellChanged {
-        /// What is stored.
+        /// The value to be stored.
         cell: CellStore,
         /// The session that changes it.
         session: SessionId,
@@ -96,7 +96,7 @@ numbered_variants! { LaneChange:
     10 RunsWritten { lane, found, session, sequence };
 }
 
-/// What a cell holds, and is to hold.
+/// The value of a cell, and the one that it is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellStore {
     /// The lane.
@@ -109,7 +109,7 @@ pub struct CellStore {
     pub after: u64,
 }
 
-/// What a change does to the bytes of a lane. To do it twice does no harm.
+/// The effect of a change on the bytes of a lane. It is idempotent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreStep {
     /// Bytes from this one on are gone.
@@ -138,7 +138,7 @@ impl StoreStep {
 }
 
 impl LaneChange {
-    /// What it does to bytes in the store. The bytes of a write are stored, and those of a punch freed, before
+    /// The effect on bytes in the store. The bytes of a write are stored, and those of a punch freed, before
     /// this change.
     #[must_use]
     pub fn bytes(&self) -> Option<StoreStep> {
@@ -163,7 +163,7 @@ impl LaneChange {
     }
 }
 
-/// What follows from a step.
+/// The effect of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneEffect {
     /// The bytes of a lane have changed: sessions that wait for that are notified; and the time of a file that

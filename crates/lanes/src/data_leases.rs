@@ -62,18 +62,18 @@ use unknown::Unknown;
 /// Reads bytes of the place that a call is about, as they are now; zeros where there are none.
 pub type ReadNow<'a> = &'a mut dyn FnMut(ByteRange) -> Result<Vec<u8>>;
 
-/// What happens to bytes.
+/// A kind of change of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// They become others.
+    /// They are replaced by others.
     Write,
     /// They have changed already, by stores into the memory itself: the previous bytes are not known.
     Stored,
-    /// They become zeros, or are no part of the file any more; what programs have stored there goes with them.
+    /// They become zeros, or are no longer part of the file; what programs have stored there is erased too.
     Erase,
 }
 
-/// What programs have stored in pages that come back.
+/// The programs' stores in pages that are written back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The parts of the pages that change, as far as they were written back; they do not touch.
@@ -96,15 +96,16 @@ pub struct DataLeases {
     last_number: u64,
     /// How often a holder was asked, or was fenced.
     told: u64,
-    /// What pages are based on, where that is not what the place has now.
+    /// The bases of pages that differ from what the place has now.
     bases: BTreeMap<(Place, SessionId, u64), Base>,
     /// The number of copies of pages that these share.
     copies: Rc<Cell<usize>>,
-    /// In a life that follows one that had given leases: the sessions that had some, and may have pages still.
+    /// After a restart of a server that had given leases: the sessions that had some, and may still have
+    /// pages.
     returning: Returning,
-    /// What the next life has to know, and has not been logged yet.
+    /// Facts that must be known after a restart, and were not logged yet.
     news: Vec<News>,
-    /// What it knows once that has been logged.
+    /// What will be known after a restart, once these are logged.
     outdated: Outdated,
     /// Pages whose base is not known.
     unknown: Unknown,
@@ -114,7 +115,7 @@ pub struct DataLeases {
     evicted: Option<Place>,
     /// Pages that lie in one kernel alone.
     owners: Owners,
-    /// Pages that machines take from each other.
+    /// Pages that machines take from each other, counted.
     fought: Fought,
 }
 
@@ -131,23 +132,24 @@ struct Pending {
     waited: bool,
     /// The holder's time is over.
     fenced: bool,
-    /// What of it the holder was the only one to have.
+    /// The part of it that only the holder had.
     owned: RangeSet,
-    /// It is about pages from the server's last life: others may have changed them since the holder got them.
+    /// It is about pages from before the server's restart: others may have changed them since the holder got
+    /// them.
     of_before: bool,
-    /// When what is left of it was recalled again last, or it began.
+    /// When the rest of it was last recalled again, or when it began.
     retold: u64,
-    /// What was dropped by later recalls.
+    /// The part that was dropped because of later recalls.
     dropped: RangeSet,
     /// Whole pages in it that were erased since, and not read anew.
     erased: RangeSet,
-    /// What of it others have changed since.
+    /// The part that others have changed since.
     outdated: RangeSet,
 }
 
 impl DataLeases {
-    /// Recalls have numbers above this one. Two lives of a server begin with numbers far apart: an
-    /// acknowledgement for one life must not match a recall of the other.
+    /// Recalls have numbers above this one. Two incarnations of a server begin with numbers far apart: an
+    /// acknowledgement for one must not match a recall of the other.
     #[must_use]
     pub fn counting_from(self, number: u64) -> DataLeases {
         DataLeases { last_number: number, ..self }
@@ -171,9 +173,9 @@ impl DataLeases {
         whole
     }
 
-    /// A session's kernel keeps pages of a place; this call reads none of them. Returns whether it had a lease
-    /// on all of it before. What was recalled and dropped is part of the lease again; what has yet to be
-    /// dropped keeps its base.
+    /// A session's kernel caches pages of a place; this call reads none of them. Returns whether it had a
+    /// lease on all of it before. What was recalled and dropped is part of the lease again; what still has to
+    /// be dropped keeps its base.
     pub fn keep_whole(&mut self, place: Place, session: SessionId, now: u64) -> bool {
         let mut left = RangeSet::default();
         for (_, pending) in self.pending_at(place, WHOLE).filter(|(_, pending)| pending.holder == session) {
@@ -231,7 +233,7 @@ impl DataLeases {
 
     /// A session has ended: the pages of its kernel no longer count.
     pub fn end_session(&mut self, session: SessionId) {
-        // The log forgets by itself what it knows of it.
+        // The log removes by itself what it has of the session.
         self.outdated.end_session(session);
         self.news.retain(|news| news.session() != session);
         for number in self.of.remove(&session).unwrap_or_default() {
@@ -314,9 +316,9 @@ impl DataLeases {
         }
     }
 
-    /// A lease that has too many holes gets one less: it seems larger than it is. But not where a claim waits
-    /// for such a hole: the hole would be made for ever. Then the holder drops what lies between two holes, if
-    /// it is not `kept`.
+    /// A lease that has too many holes gets one less, so it seems larger than it is. But not where a claim
+    /// waits for such a hole, which would be recalled for ever. Then the holder drops what lies between two
+    /// holes, if it is not `kept`.
     fn limit_holes(&mut self, place: Place, holder: SessionId, kept: ByteRange, now: u64) {
         let mut claimed = None;
         while let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {

@@ -17,29 +17,30 @@ struct Kept {
 struct World {
     place: Place_,
     kernels: Vec<Vec<Option<Kept>>>,
-    /// What each mount stored or wrote last into its own byte of each page.
+    /// The bytes that each mount stored or wrote last into its own byte of each page.
     last: Vec<Vec<u8>>,
-    /// What it stored last.
+    /// The bytes that it stored last.
     stored: Vec<Vec<u8>>,
     /// Recalls whose pages are dropped, and that are not acknowledged.
     dropped: Vec<Vec<u64>>,
     /// Writes that have not returned: mount, page, value, what they wait for.
     writes: Vec<(usize, usize, u8, Vec<u64>)>,
-    /// What a call of each mount wrote last into a byte of its own of each page; one is under way at a time.
+    /// The bytes that a call of each mount wrote last into a byte of its own of each page; one call is under
+    /// way at a time.
     called: Vec<Vec<u8>>,
     calls: Vec<Option<Call>>,
     /// Pages that each kernel writes back, as they were then.
     backs: Vec<Option<(usize, Vec<u8>)>>,
-    /// What each mount wrote last by a write.
+    /// The bytes that each mount wrote last by a write.
     written: Vec<Vec<u8>>,
-    /// The mounts that have yet to drop what they have from the server's last life.
+    /// The mounts that still have to drop what they have from before the server's restart.
     away: Vec<bool>,
-    /// What the server's log knows of pages.
+    /// What the server's log has of pages.
     log: Outdated,
     lives: usize,
 }
 
-/// A call that writes, by way of the kernel's pages.
+/// A writing call, through the kernel's pages.
 #[derive(Clone)]
 struct Call {
     page: usize,
@@ -68,11 +69,11 @@ enum Step {
     LibraryWrite(usize),
     Drop(usize),
     Acknowledge(usize),
-    /// A call that writes goes on by one stage, or another one begins.
+    /// A writing call advances by one stage, or another one begins.
     Call(usize, usize),
     /// The kernel begins to write a page back.
     Back(usize, usize),
-    /// What it writes back is at the server.
+    /// A write-back arrives at the server.
     Arrive(usize),
     /// The server's process dies, and another one begins.
     Die,
@@ -92,7 +93,7 @@ fn call_of(mount: usize) -> usize {
     300 + mount
 }
 
-/// Another byte of the mount, which goes back and forth: a store may make it what it was at first.
+/// Another byte of the mount, which alternates: a store may restore its first value.
 fn parity_of(mount: usize) -> usize {
     200 + mount
 }
@@ -224,7 +225,7 @@ impl World {
         self.arrive(mount);
     }
 
-    /// One page at a time. What a call writes meanwhile goes with it: the page may be of before.
+    /// One page at a time. The bytes of a call under way are included: the page may be from before.
     fn begin_back(&mut self, mount: usize, page: usize) {
         self.arrive(mount);
         let Some(kept) = self.kernels[mount][page].as_mut().filter(|kept| kept.dirty) else { return };
@@ -266,7 +267,7 @@ impl World {
         let start = whole(call.page).start + call_of(mount) as u64;
         match call.at {
             Stage::Copied => {
-                // What is written back already is at the server first.
+                // Earlier write-backs arrive at the server first.
                 self.arrive(mount);
                 call.at = Stage::Begun;
             }
@@ -399,7 +400,7 @@ proptest! {
     fn no_store_is_lost_and_a_write_that_returned_is_seen(
         steps in prop::collection::vec(step(), 1..60), lives in prop::bool::ANY
     ) {
-        // Half of the histories are of one life: there no store is refused.
+        // Half of the histories have no restart: then no store is refused.
         let steps: Vec<Step> = steps.into_iter().filter(|step| lives || !matches!(step, Step::Die)).collect();
         let mut world = World::new();
         steps.iter().for_each(|step| world.take(step));

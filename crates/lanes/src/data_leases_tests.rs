@@ -1,5 +1,5 @@
-//! Leases of bytes: examples. Histories at random are in [`model`], what the next life of a server knows in [`lives`], limits of copies in
-//! [`copies`].
+//! Leases on bytes: examples. Random histories are in [`model`], what is known after a server's restart in
+//! [`lives`], limits of copies in [`copies`].
 
 use ramlace_base::{ErrorKind, InodeId};
 

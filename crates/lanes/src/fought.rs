@@ -1,7 +1,8 @@
-//! Pages that machines take from each other: counted, so that people find out where their programs block each
-//! other.
+//! Pages that machines take from each other: counted, so that people can find out where their programs block
+//! each other.
 //!
-//! Bounded: of the pages of a place those stay that were taken most often, and places that were fought for last.
+//! Bounded: for each place the pages that were taken most often are kept, and of places those with the latest
+//! conflicts.
 
 use std::collections::BTreeMap;
 

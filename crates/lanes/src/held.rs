@@ -1,4 +1,4 @@
-//! What is shown to people about leases on bytes: which session has what, which waits for which, and which
+//! Information for people about leases on bytes: which session has what, which waits for which, and which
 //! pages change owners.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use super::{DataLeases, Wish};
 use crate::pages::{PAGE_BYTES, WHOLE};
 use crate::watches::Place;
 
-/// One place, as it is at a moment.
+/// One place, as it is now.
 #[derive(Debug)]
 pub struct Held {
     /// Which.
@@ -23,12 +23,12 @@ pub struct Held {
     pub fought: Vec<(u64, Fight)>,
 }
 
-/// What a session may have.
+/// The pages that a session may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Has {
     /// It has a lease.
     pub shares: bool,
-    /// What it alone has.
+    /// The bytes that it owns.
     pub owned_bytes: u64,
     /// Recalls that it has yet to acknowledge.
     pub recalls: u64,
@@ -43,7 +43,7 @@ pub struct Has {
 pub struct Waits {
     /// The session of the claim.
     pub session: SessionId,
-    /// What for.
+    /// The kind of claim.
     pub wish: Wish,
     /// Which bytes.
     pub range: ByteRange,

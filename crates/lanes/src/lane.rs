@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::residency::{Loss, Residency};
 
-/// What of a lane outlives the process. A lane is *known* from its first write on.
+/// The part of a lane that is kept over a restart. A lane is *known* from its first write on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
     /// The newest generation that it has received.
@@ -21,8 +21,8 @@ pub struct Lane {
     pub handovers_over: u64,
 }
 
-/// How a request's generation stands to a lane's. One that differs shows that one side has not received a
-/// truncation (`docs/records/generations.md`).
+/// How a request's generation compares with a lane's. If they differ, one side has not received a truncation
+/// (`docs/records/generations.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The lane has had no write yet.

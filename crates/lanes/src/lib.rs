@@ -1,17 +1,18 @@
-//! What a server knows of lanes, and how it decides: generations, losses, writes that are done, handovers to
-//! kernels, and changes of bytes that sessions wait for. Bytes themselves stay in `store`.
+//! The state and rules of a server's lanes: generations, losses, writes that are done, handovers to kernels
+//! (passthrough), and changes of bytes that sessions wait for. Bytes themselves stay in `store`.
 //!
 //! [`LaneTable`] is the part of a slot that outlives the process. Its queries (`standing`, `cut`, `finish` and
 //! others) change nothing and answer with a [`LaneChange`]; the shell logs that and gives it to
-//! [`LaneTable::apply`], the only door through which the table changes. So a replay, and later a replica, goes
-//! through the same states. [`Traffic`] is what one life of a process knows beside it: writes whose bytes are
-//! arriving, and the sessions that wait for changes.
+//! [`LaneTable::apply`], the only way to change the table. So a replay, and later a replica, goes through the
+//! same states. [`Traffic`] is not kept over a restart: writes whose bytes are arriving, and the sessions that
+//! wait for changes.
 //!
 //! What the shell must do:
 //! - it logs a change before it applies it, and does to the store what [`LaneChange::bytes`] says;
-//! - whatever came of a write or a punch, also of one that was cut short, becomes a [`LaneEffect`] in one
-//!   place, and each effect goes to [`Traffic::note`]: that is how others are notified of it;
-//! - it stops the writes under way in a lane before it cuts or drops it: late bytes must not land on newer ones;
+//! - the result of a write or a punch, also of one that was cut short, becomes a [`LaneEffect`] in one place,
+//!   and each effect goes to [`Traffic::note`], so that others are notified of it;
+//! - it stops the writes under way in a lane before it cuts or drops it: late bytes must not overwrite newer
+//!   ones;
 //! - one lane begins, is cut, filled or dropped by one task at a time.
 //!
 //! Invariant: `lanes` does no I/O, reads no clock, draws no random number and starts no thread.

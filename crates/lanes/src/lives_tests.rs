@@ -1,15 +1,15 @@
-//! What a server's next life knows of pages that kernels have from before.
+//! What a server knows after a restart of pages that kernels have from before.
 
 use ramlace_base::Slot;
 
 use super::*;
 
-/// A life in which some had leases before.
+/// A restarted server; these sessions had leases before.
 fn next_life(holders: &[usize]) -> DataLeases {
     DataLeases::after(holders.iter().map(|holder| (session(*holder), false)))
 }
 
-/// Others have changed pages of the first one in a life before.
+/// Others have changed pages of the first session before the restart.
 fn outdated(pages: ByteRange) -> News {
     News::Outdated { place: FILE, session: session(0), pages }
 }
@@ -68,12 +68,12 @@ fn who_was_asked_for_too_many_places_of_before_has_nothing_that_counts() {
     let last = place(limits::DATA_RECALLS_PER_SESSION_MAX);
     for _ in 0..2 {
         assert_eq!(leases.check_base(last, session(0), whole(1)).unwrap_err().kind(), ErrorKind::Stale);
-        // Pages that it reads in this life count like any others.
+        // Pages that it reads after the restart count like any others.
         leases.keep(last, session(0), whole(2), 0);
         leases.check_base(last, session(0), whole(2)).unwrap();
     }
-    // So it is in the next life: changes by others at places where this session was not asked could not be
-    // logged.
+    // So it does after the next restart: changes by others at places where this session was not asked could
+    // not be logged.
     let mut log = Outdated::default();
     leases.take_news().iter().for_each(|news| log.note(news));
     let mut next = next_life(&[0]);
@@ -162,7 +162,8 @@ fn who_is_there_again_after_it_was_late_is_waited_for_and_keeps_what_it_got_in_t
     let place = |inode: u64| (InodeId(inode), None);
     let first = change_at(&mut leases, place(72), 0);
     leases.acknowledge(session(0), &first, &[]);
-    // A page of another file is stuck, and nothing else is asked of it meanwhile but what it has got in this life.
+    // A page of another file is stuck, and the session is asked for nothing else meanwhile but what it has
+    // got since the restart.
     let stuck = change_at(&mut leases, place(70), 0);
     leases.keep(place(71), session(0), whole(0), 0);
     leases.keep(place(72), session(0), whole(0), 0);
@@ -171,7 +172,8 @@ fn who_is_there_again_after_it_was_late_is_waited_for_and_keeps_what_it_got_in_t
     leases.pass(limits::DATA_RECALL_MILLIS);
     assert!(!leases.is_waited(stuck[0]));
     assert!(leases.is_waited(of_this_life[0]), "its time has just begun");
-    // What it has read in this life is recalled as from any session, also by a change that finds it mute.
+    // What it has read since the restart is recalled as from any session, also by a change that meets it
+    // while it does not answer.
     let again = change_at(&mut leases, place(71), limits::DATA_RECALL_MILLIS);
     assert!(again.iter().all(|number| leases.is_waited(*number)) && !again.is_empty());
     leases.check_base(place(71), session(0), whole(0)).unwrap();
@@ -246,7 +248,8 @@ fn what_is_read_anew_after_a_drop_is_as_good_in_the_life_after_the_next() {
     note(&mut place.leases, &mut log);
     assert!(log.has(session(0)));
     place.leases = after(&log);
-    // It drops this page, and has yet to drop those of other files: it has not said that it has nothing from before.
+    // It drops this page, and still has to drop those of other files: it has not reported that it has nothing
+    // from before.
     let waits = place.change(session(1), 6, &[7]);
     place.leases.acknowledge(session(0), &waits, &[]);
     let mut page = place.read_page(0, 0);
@@ -277,7 +280,7 @@ fn pages_that_others_changed_before_they_were_dropped_are_refused_in_the_next_li
     assert!(place.leases.has_returned(session(0)));
     place.read_page(0, 0);
     place.write_back(0, 0, &page).unwrap();
-    // And in a life that goes on nothing is left of it.
+    // Without a further restart nothing is left of it.
     place.leases = dropped;
     place.leases.acknowledge(session(0), &waits, &[]);
     let dropped = News::Dropped { place: FILE, session: session(0), pages: whole(0) };
@@ -296,7 +299,7 @@ fn so_are_those_of_a_strict_mount_though_it_had_them_alone_once() {
     let mut page = vec![0; PAGE_BYTES as usize];
     page[9] = 9;
     assert_eq!(place.write_back(0, 0, &page).unwrap_err().kind(), ErrorKind::Stale);
-    // These were not changed: what it has got in this life, and what it had before.
+    // These were not changed: what it has got since the restart, and what it had before.
     place.write_back(0, 2, &page).unwrap();
     place.write_back(0, 1, &page).unwrap();
     let behind = PAGE_BYTES as usize;

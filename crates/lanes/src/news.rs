@@ -1,4 +1,5 @@
-//! What is logged before pages change that a session has yet to drop, and when it has dropped them.
+//! Log records for pages that are about to change and that a session still has to drop, and for when it has
+//! dropped them.
 
 use ramlace_base::{ByteRange, SessionId, limits};
 
@@ -9,7 +10,7 @@ use crate::ranges::RangeSet;
 use crate::watches::Place;
 
 impl DataLeases {
-    /// What has not been logged yet.
+    /// The records that were not logged yet.
     pub fn take_news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
     }
@@ -20,8 +21,8 @@ impl DataLeases {
         self.news = news;
     }
 
-    /// Whether such news may be logged later, when it could not be logged now: until then the next life keeps
-    /// fewer pages than it might.
+    /// Whether such a record may be logged later if it cannot be logged now: until then a restart would keep
+    /// fewer pages than it could.
     pub fn may_wait(&mut self, news: &News) -> bool {
         let still = match *news {
             News::Dropped { place, session, pages } => News::Outdated { place, session, pages },
@@ -38,7 +39,7 @@ impl DataLeases {
         !self.news.is_empty()
     }
 
-    /// This happened in the lives before.
+    /// Applies a record from before the restart.
     pub fn note_before(&mut self, news: &News) {
         match *news {
             News::Outdated { place, session, pages } => self.unknown.begin(place, session, pages),

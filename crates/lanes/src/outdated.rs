@@ -1,6 +1,6 @@
-//! What the server's next life has to know of pages: those that others have changed, and that their holder has
-//! yet to drop. What that kernel writes back of them then cannot be distinguished from what was there before
-//! the change.
+//! What must be known of pages after a server's restart: those that others have changed, and that their
+//! holder still has to drop. If that kernel writes them back, its stores cannot be distinguished from what
+//! was there before the change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,8 +30,8 @@ pub enum News {
         /// Which.
         pages: ByteRange,
     },
-    /// Others change what a session may have from a life before, and it is not asked to drop that: it has left
-    /// too many recalls unanswered.
+    /// Others change what a session may have from before a restart, and it is not asked to drop that: it has
+    /// left too many recalls unanswered.
     Worthless {
         /// Which session.
         session: SessionId,
@@ -58,7 +58,7 @@ impl News {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outdated {
     of: BTreeMap<(Place, SessionId), RangeSet>,
-    /// Sessions of which all pages from a life before may be such.
+    /// Sessions all of whose pages from before a restart may be such.
     worthless: BTreeSet<SessionId>,
 }
 
@@ -112,7 +112,7 @@ impl Outdated {
         self.worthless.contains(&session) || self.of.keys().any(|(_, of)| *of == session)
     }
 
-    /// What a history of this would be.
+    /// Records from which this state would follow.
     pub fn news(&self) -> impl Iterator<Item = News> {
         let pages = self.all().map(|(place, session, pages)| News::Outdated { place, session, pages });
         pages.chain(self.worthless.iter().map(|session| News::Worthless { session: *session }))

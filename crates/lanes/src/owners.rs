@@ -33,12 +33,12 @@ const LATE_BY_MAX: u32 = 1 << 30;
 /// The number of parts that a machine that owns too many drops at once.
 const STRICT_RUNS_GIVEN_UP: usize = 256;
 
-/// What a session wants of bytes.
+/// The kind of claim on bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// To read them once.
     Look,
-    /// To keep pages of them, into which programs may store what they publish later.
+    /// To cache pages of them, into which programs may store what they publish later.
     Share,
     /// To keep pages of them on a strict mount, where no program stores into them.
     Strict,
@@ -68,7 +68,7 @@ impl Wish {
     }
 }
 
-/// Which session wants what.
+/// A session's claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// Where.
@@ -77,7 +77,7 @@ pub struct Asked {
     pub session: SessionId,
     /// Which bytes.
     pub range: ByteRange,
-    /// What for.
+    /// The kind of claim.
     pub wish: Wish,
     /// The request's number: a session's later ones are larger.
     pub call: u32,
@@ -95,7 +95,7 @@ struct Claim {
     call: u32,
 }
 
-/// What a strict mount has of a place.
+/// The pages that a strict mount has of a place.
 #[derive(Debug, Default)]
 struct Owned {
     pages: RangeSet,
@@ -110,7 +110,7 @@ struct Grant {
     call: u32,
 }
 
-/// What a session has got.
+/// The pages that a session got.
 #[derive(Debug, Default)]
 struct Granted {
     last: VecDeque<Grant>,
@@ -129,7 +129,7 @@ impl Granted {
         }
     }
 
-    /// Whether a request may be a late copy: the session has repeated it since, and got what it asked for.
+    /// Whether a request may be a late copy: the session has repeated it since, and got its pages.
     fn is_late(&self, asked: &Asked, pages: ByteRange) -> bool {
         let same = |grant: &&Grant| grant.place == asked.place && !grant.pages.intersection(pages).is_empty();
         self.forgotten.is_some_and(|newest| newest.wrapping_sub(asked.call) < LATE_BY_MAX)
@@ -270,7 +270,7 @@ impl Owners {
         self.strict.keys().chain(self.claims.keys())
     }
 
-    /// What each strict mount alone has of a place.
+    /// The pages of a place that each strict mount owns.
     pub(super) fn owned_bytes(&self, place: Place) -> impl Iterator<Item = (SessionId, u64)> {
         let of = self.strict.get(&place).into_iter().flatten();
         of.map(|(session, owned)| (*session, owned.pages.within(WHOLE).map(ByteRange::length).sum()))
@@ -295,7 +295,7 @@ impl Owners {
         Ok(Ticket(self.last_ticket))
     }
 
-    /// A kernel asks for a page once: what it has asked before is a request whose answer was lost.
+    /// A kernel asks for a page once: an earlier request of it for the page is one whose answer was lost.
     ///
     /// Errors: `Retry` for a request that was itself repeated since: by now the page may be in its kernel.
     fn end_repeated(&mut self, asked: &Asked, pages: ByteRange) -> Result<()> {
@@ -348,19 +348,20 @@ impl DataLeases {
         self.owners.is_strict(place)
     }
 
-    /// Whether the request may be done, in this very step. Else it is to be made again when something has
-    /// changed: by then the sessions that have the pages may have dropped them. A change that was granted keeps
-    /// others away until [`DataLeases::end_claim`].
+    /// Whether the request may be done in this very step. If not, it is to be made again when something has
+    /// changed: by then the sessions that have the pages may have dropped them. A change that was granted
+    /// keeps others away until [`DataLeases::end_claim`].
     ///
-    /// Errors: `Busy` for several pages that are to be owned and are not free: they are to be asked for one by
-    /// one. `Retry` for a request that has come again. `Unsupported` for bytes that were read before they were
-    /// asked for.
+    /// Errors: `Busy` for several pages that are to be owned and are not free: ask for them one by one.
+    /// `Retry` for a request that was repeated. `Unsupported` for bytes that were read before they were
+    /// claimed.
     pub fn claim(&mut self, asked: &Asked, ticket: &mut Ticket, now: u64) -> Result<bool> {
         let Asked { place, session, range, wish, .. } = *asked;
         if matches!(wish, Wish::Own | Wish::Strict) {
             self.owners.join(place, session)?;
         }
-        // What programs of strict mounts stored in the server's last life comes first; a session that stores itself is alone.
+        // Stores of strict mounts' programs from before the restart come first; a session that stores itself
+        // is alone.
         self.recall_from_returning(place, session, !wish.is_alone(), now);
         let pages = whole_pages(range);
         // A request without bytes wants a lease on all of them.
@@ -416,8 +417,8 @@ impl DataLeases {
         self.owners.end(place, ticket)
     }
 
-    /// A session that reads what it has already has lost it for want of memory, or is just being asked to drop
-    /// it: no other session has it.
+    /// A session that reads what it already has must have dropped it for lack of memory, or is just being
+    /// asked to drop it: no other session has it.
     fn may_go_on(&self, asked: &Asked, pages: ByteRange) -> bool {
         let Asked { place, session, wish, .. } = *asked;
         let mut own = self.pending_at(place, pages).filter(|(_, pending)| pending.holder == session);
@@ -512,7 +513,7 @@ impl DataLeases {
         self.limit_recalls(holder, number, now);
     }
 
-    /// Recalls what others own in ranges that ascend, for a change that waits for them later.
+    /// Recalls the pages that others own in ascending ranges, for a change that waits for them later.
     pub(super) fn recall_owned(&mut self, place: Place, by: SessionId, ranges: &[ByteRange], now: u64) {
         let of = self.owners.strict.get(&place).into_iter().flatten().filter(|(holder, _)| **holder != by);
         let recalls: Vec<(SessionId, Vec<ByteRange>)> = of
@@ -545,14 +546,15 @@ impl DataLeases {
             && !self.gone(pending).covers(pending.range.intersection(pages))
     }
 
-    /// What a holder no longer has of what was recalled from it: what it has dropped, and what it waits for.
+    /// The part of a recall that its holder no longer has: what it has dropped, and what it waits for.
     pub(super) fn gone(&self, pending: &Pending) -> RangeSet {
         let mut gone = self.owners.awaited(pending.place, pending.holder);
         pending.dropped.within(WHOLE).for_each(|part| gone.insert(part));
         gone
     }
 
-    /// Recalls again what is left of recalls of these pages that cannot be done before their holders have got pages that they wait for.
+    /// Recalls again the rest of recalls of these pages that cannot be done before their holders have got
+    /// pages that they wait for.
     pub(super) fn retell(&mut self, place: Place, pages: ByteRange, now: u64) -> bool {
         if !self.is_awaited_by_kernels(place) {
             return false;
@@ -581,7 +583,7 @@ impl DataLeases {
         claims.into_iter().any(|claim| claim.wish.is_for_pages())
     }
 
-    /// What is left of a recall, less the parts of later recalls that can be done at once.
+    /// The rest of a recall, less the parts of later recalls that can be done at once.
     fn untold(&self, number: u64, pages: ByteRange) -> Vec<ByteRange> {
         let Some(pending) = self.recalls.get(&number) else { return Vec::new() };
         let mut told = self.gone(pending);
@@ -691,7 +693,7 @@ impl DataLeases {
         self.owners.promoting.get(&pending.place).is_some_and(|of| of.contains(&pending.holder))
     }
 
-    /// Whether a holder has nothing of what was recalled, however long it takes to say so.
+    /// Whether a holder has nothing of what was recalled, however late it acknowledges.
     pub(super) fn is_excused(&self, pending: &Pending) -> bool {
         self.is_promoting(pending)
             || (self.waits_for_some(pending) && self.gone(pending).covers(pending.range))
@@ -759,7 +761,7 @@ impl DataLeases {
         }
     }
 
-    /// Whether no other session has had these pages since this session got them, in this life.
+    /// Whether no other session has had these pages since this session got them, in this incarnation.
     pub(super) fn had_alone(&self, place: Place, session: SessionId, range: ByteRange) -> bool {
         let dropping = |pending: &Pending, page| {
             pending.owned.covers(page) && !pending.fenced && !pending.of_before && pending.holder == session

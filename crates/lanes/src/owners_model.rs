@@ -30,16 +30,16 @@ pub(super) struct World {
     leases: DataLeases,
     memory: Vec<u8>,
     kernels: Vec<Vec<Page>>,
-    /// What each has stored last, and which of it all must see.
+    /// The bytes that each has stored last, and which of them all must see.
     stored: Vec<Vec<u8>>,
-    /// How far each has got with what was recalled: a drop stops at a page that is being read.
+    /// The progress of each with its recalls: a drop stops at a page that is being read.
     drops: Vec<BTreeMap<u64, usize>>,
     done: Vec<Vec<u64>>,
     write: Option<(usize, usize, Ticket)>,
     calls: u32,
-    /// How far those have come that have yet to drop what they had when the server died.
+    /// The progress of those that still have to drop what they had when the server died.
     away: Vec<Option<usize>>,
-    /// What the server's log knows of pages that others have changed.
+    /// What the server's log has of pages that others have changed.
     log: Outdated,
     lives: usize,
 }
@@ -59,7 +59,7 @@ enum Step {
     Write(usize, usize),
     /// The server's process dies, and another one begins.
     Die,
-    /// A kernel has dropped all that it had then, if nothing is in the way.
+    /// A kernel has dropped everything from before the restart, if nothing prevents it.
     Return(usize),
 }
 
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// The owners are forgotten. Requests come again.
+    /// The owners are forgotten. Requests are repeated.
     fn die(&mut self) {
         let newest = self.leases.last_number;
         let all = (0..KERNELS).map(|kernel| (session(kernel), kernel != COHERENT));
@@ -299,7 +299,7 @@ impl World {
         self.leases.end_claim(FILE, ticket);
     }
 
-    /// What a strict mount has is the newest, and what it may store into no other kernel has.
+    /// A strict mount has the newest bytes, and no other kernel has a page that it may store into.
     fn look(&self) {
         for page in 0..PAGES {
             let here = |kernel: usize| match &self.kernels[kernel][page] {

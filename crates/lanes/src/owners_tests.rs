@@ -76,7 +76,7 @@ fn a_request_that_comes_again_takes_the_place_of_the_one_before() {
     let told = leases.unacknowledged(session(0), 0);
     leases.acknowledge(session(0), &[told[0].number], &[]);
     assert!(leases.claim(&own(1, 0, 8), &mut again, 0).unwrap());
-    // The page is in its kernel: what comes late must not say that it is not.
+    // The page is in its kernel: a late copy must not have the effect that it is not.
     claim(&mut leases, &own(0, 0, 2));
     let late = leases.claim(&own(1, 0, 7), &mut Ticket::default(), 0).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Retry);
@@ -182,7 +182,7 @@ fn an_owner_that_does_not_answer_loses_what_it_stores() {
     assert!(leases.stored(FILE, session(1), 0, &[1; BYTES], read, end).is_ok());
 }
 
-/// What a session is asked to drop.
+/// The pages that a session is asked to drop.
 fn told(leases: &DataLeases, number: usize) -> Vec<(u64, ByteRange)> {
     let told = leases.unacknowledged(session(number), 0).into_iter();
     told.map(|recall| (recall.number, ByteRange { start: recall.start, end: recall.end })).collect()
@@ -330,7 +330,7 @@ fn a_page_that_is_never_dropped_ends_its_holders_time_whatever_others_it_gets() 
     assert!(claim(&mut leases, &own(0, 0, 1)).0);
     let (granted, mut other) = claim(&mut leases, &own(1, 0, 1));
     assert!(!granted);
-    // Its programs go on with page after page, so it says something all the time.
+    // Its programs continue with page after page, so it sends something all the time.
     let step = limits::DATA_RECALL_MILLIS - 1;
     let turns = limits::DATA_RECALL_WRITING_MILLIS / step;
     for turn in 1..=turns {

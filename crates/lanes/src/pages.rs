@@ -4,13 +4,13 @@ use ramlace_base::{ByteRange, limits};
 
 use crate::ranges::RangeSet;
 
-/// What a kernel keeps or drops as one.
+/// The unit in which a kernel caches and drops.
 pub const PAGE_BYTES: u64 = 4096;
 
 /// All bytes of a place.
 pub(crate) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
-/// What is recalled for `part`: behind earlier recalls, as much again ahead.
+/// The range to recall for `part`: directly behind earlier recalls, as much again ahead.
 pub(crate) fn ahead(holes: &RangeSet, part: ByteRange) -> ByteRange {
     let before = holes.run_that_ends_at(part.start).map_or(0, ByteRange::length);
     let more = before.min(limits::DATA_RECALL_AHEAD_BYTES_MAX) / PAGE_BYTES * PAGE_BYTES;
@@ -35,7 +35,7 @@ pub(crate) fn recalled_together(ranges: &[ByteRange]) -> Vec<ByteRange> {
     few(&joined)
 }
 
-/// Ranges that ascend; with what lies between them until they are few enough to be recalled one by one.
+/// Ascending ranges, joined across the gaps between them until they are few enough to be recalled one by one.
 pub(crate) fn few(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let together = ranges.len().div_ceil(limits::DATA_RECALLS_PER_CHANGE_MAX).max(1);
     let hull = |some: &[ByteRange]| ByteRange { start: some[0].start, end: some[some.len() - 1].end };

@@ -17,9 +17,9 @@ impl DataLeases {
         self.pending_at(place, whole_pages(range)).any(|(_, pending)| pending.holder == session)
     }
 
-    /// Bytes are about to change: recalls the leases that others have on them, and keeps what their pages are
-    /// based on. Returns the recalls that the answer has to wait for. `by` is the session that makes the
-    /// change; nothing is recalled from it.
+    /// Bytes are about to change: recalls the leases that others have on them, and keeps the bases of their
+    /// pages. Returns the recalls that the answer has to wait for. `by` is the session that makes the change;
+    /// nothing is recalled from it.
     pub fn before_change(
         &mut self,
         place: Place,
@@ -32,8 +32,8 @@ impl DataLeases {
         self.before_changes(place, by, &[range], change, read, now)
     }
 
-    /// The same of ranges that ascend and do not overlap. Of many that lie apart, what lies between them may be recalled as well:
-    /// a holder is not asked for each of a thousand pages.
+    /// The same for ascending ranges that do not overlap. If there are many, the gaps between them may be
+    /// recalled as well: a holder is not asked for each of a thousand pages.
     pub fn before_changes(
         &mut self,
         place: Place,
@@ -60,8 +60,8 @@ impl DataLeases {
         Ok(self.waits(place, by, &recalled))
     }
 
-    /// Bytes were changed when the request came before: the recalls from others of that time that are not over. What was read since
-    /// is as it should be.
+    /// Bytes were changed by an earlier attempt of the request: returns the recalls from others of that time
+    /// that are not over. Anything read since is up to date.
     pub fn recalled_before(&mut self, place: Place, by: SessionId, range: ByteRange, now: u64) -> Vec<u64> {
         self.recall_from_returning(place, by, false, now);
         self.waits(place, by, &[range])
@@ -120,8 +120,8 @@ impl DataLeases {
         self.recalls.get(&number).is_some_and(|pending| pending.waited && !self.is_excused(pending))
     }
 
-    /// Recalls again what is left of recalls that an answer waits for, where their holders wait for pages of
-    /// them themselves. Returns whether there was any.
+    /// Recalls again the rest of recalls that an answer waits for, where their holders wait for pages of them
+    /// themselves. Returns whether there was any.
     pub fn retell_waited(&mut self, numbers: &[u64], now: u64) -> bool {
         let mut of: BTreeMap<Place, ByteRange> = BTreeMap::new();
         for pending in numbers.iter().filter_map(|number| self.recalls.get(number)) {
@@ -153,7 +153,7 @@ impl DataLeases {
         recalls.map(|(number, _)| number).max()
     }
 
-    /// What a session has yet to acknowledge, above a number, as much as one answer holds.
+    /// Recalls that a session still has to acknowledge, above a number, as many as one answer holds.
     #[must_use]
     pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
         let numbers = self.of.get(&session).into_iter().flat_map(|of| of.range(above.saturating_add(1)..));
@@ -309,7 +309,7 @@ impl DataLeases {
         }
     }
 
-    /// Whether a session is to drop pages: it has had them in this life.
+    /// Whether a session is to drop pages that it has had in this incarnation.
     pub(super) fn is_recalled(&self, place: Place, session: SessionId, pages: ByteRange) -> bool {
         let is_recalled = |page| {
             self.pending_at(place, page).any(|(_, pending)| pending.holder == session && !pending.fenced)

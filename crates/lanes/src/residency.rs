@@ -71,7 +71,7 @@ impl Loss {
         self.recovered.len() != before
     }
 
-    /// Notes that the lane was cut to `length` bytes: what lay beyond is no loss any more.
+    /// Notes that the lane was cut to `length` bytes: lost bytes beyond are not a loss any more.
     pub fn cut(&mut self, length: u64) {
         self.below = self.below.min(length);
         let chunks = self.below.div_ceil(self.stripe_unit);

@@ -1,10 +1,10 @@
-//! Sessions whose kernels may have pages from the server's last life.
+//! Sessions whose kernels may have pages from before the server's restart.
 //!
 //! It is known which sessions had leases then, but not on what. So such a session counts as one that has a
-//! lease on every place, until it has reported that its pages of before are gone: the first session to change
+//! lease on every place, until it has reported that its earlier pages are gone: the first session to change
 //! bytes of a place has all of it recalled from that session; and, where that session is a strict mount, the
-//! first session to read them does. The holder writes back what its programs have stored, and this is merged as
-//! ever, for what its pages are based on is what the place has until it is changed.
+//! first session to read them does. The holder writes back what its programs have stored, and this is merged
+//! as usual, because its pages are based on what the place has until it is changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,12 +20,12 @@ use crate::watches::Place;
 #[derive(Debug, Default)]
 pub(super) struct Returning {
     pub(super) of: BTreeMap<SessionId, Had>,
-    /// What each slot counted when the life began: no session has pages from before of inodes that were made
+    /// The inode counter of each slot at the restart: no session has earlier pages of inodes that were made
     /// since.
     made_before: BTreeMap<Slot, u64>,
 }
 
-/// What one of them had.
+/// The state of one of them.
 #[derive(Debug, Default)]
 pub(super) struct Had {
     /// Its programs may have stored what others are to see at once.
@@ -36,7 +36,7 @@ pub(super) struct Had {
     heard: u64,
     /// At how many places its time has passed.
     late: usize,
-    /// No caller waits for what it has from before, wherever it is asked, until it sends something.
+    /// Its earlier pages are not waited for, wherever it is asked for them, until it sends something.
     is_mute: bool,
     /// It has left too many recalls unanswered: its pages at places where it was not asked are worthless.
     is_worthless: bool,
@@ -63,7 +63,7 @@ impl Returning {
         self.made_before.get(&inode.slot()).is_some_and(|before| inode.counter() >= *before)
     }
 
-    /// Whether what a session has of a place from before is worthless.
+    /// Whether the pages of a place that a session has from before are worthless.
     pub(super) fn is_worthless(&self, place: Place, session: SessionId) -> bool {
         let is = |had: &Had| had.is_worthless && !had.asked.contains_key(&place);
         self.of.get(&session).is_some_and(is) && !self.is_new(place)
@@ -97,7 +97,7 @@ impl Returning {
         had.is_mute
     }
 
-    /// It was worthless in an earlier life already.
+    /// It was worthless before the restart already.
     pub(super) fn note_worthless(&mut self, session: SessionId) {
         if let Some(had) = self.of.get_mut(&session) {
             had.is_worthless = true;
@@ -115,7 +115,7 @@ impl Returning {
 }
 
 impl DataLeases {
-    /// A life that follows one in which these sessions had leases, on strict mounts or on others.
+    /// A restarted server; these sessions had leases before, on strict mounts or on others.
     #[must_use]
     pub fn after(holders: impl IntoIterator<Item = (SessionId, bool)>) -> DataLeases {
         let had = |strict| Had { strict, ..Had::default() };
@@ -124,15 +124,15 @@ impl DataLeases {
         DataLeases { returning, ..DataLeases::default() }
     }
 
-    /// What each slot of this server has counted so far: inodes with higher numbers are made in this life.
+    /// The present inode counter of each slot of this server: inodes with higher numbers are made in this
+    /// incarnation.
     #[must_use]
     pub fn made_before(mut self, counted: impl IntoIterator<Item = (Slot, u64)>) -> DataLeases {
         self.returning.made_before = counted.into_iter().collect();
         self
     }
 
-    /// A session's kernel has none of the pages any more that it had from the last life. Returns whether that
-    /// was not known.
+    /// A session's kernel has no pages any more from before the restart. Returns whether that was not known.
     pub fn has_returned(&mut self, session: SessionId) -> bool {
         let was_away = self.returning.end(session);
         if was_away {
@@ -162,7 +162,8 @@ impl DataLeases {
         }
     }
 
-    /// What a session may have of a place from the last life is to go. Returns whether there may be something.
+    /// The pages of a place that a session may have from before the restart are to go. Returns whether there
+    /// may be any.
     pub(super) fn recall_of_before(&mut self, place: Place, holder: SessionId, now: u64) -> bool {
         if !self.returning.may_have(place, holder) {
             return false;
@@ -178,14 +179,14 @@ impl DataLeases {
         self.recalls.get_mut(&number).expect("it was made just now").of_before = true;
         let had = self.returning.of.get_mut(&holder).expect("it may have something");
         had.asked.insert(place, number);
-        // What it got in this life is recalled as from any session, and waited for.
+        // What it got since the restart is recalled as from any session, and waited for.
         let (strict, mut is_mute) = (had.strict, had.is_mute);
         if let Some(holes) = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&holder)) {
             holes.insert(WHOLE);
             is_mute = false;
         }
         if strict {
-            // It had all of it alone. What of it is worth nothing is not written back, and its programs read it still.
+            // It owned all of it. Worthless parts are not written back, but its programs can still read them.
             let mut owned = RangeSet::default();
             owned.insert(WHOLE);
             self.recalls.get_mut(&number).expect("it was made just now").owned = owned;
@@ -209,8 +210,9 @@ impl DataLeases {
         had.asked.retain(|place, _| pending.contains(place));
     }
 
-    /// A session's time for a recall is over. If it has sent nothing at all since it was asked, or was late too
-    /// often, no other place waits for it: that was one wait for all that it may have from the last life.
+    /// A session's time for a recall is over. If it has sent nothing at all since it was asked, or was late
+    /// too often, no other place waits for it: that was the one wait for everything that it may have from
+    /// before the restart.
     pub(super) fn note_late(&mut self, number: u64, now: u64) {
         let Some(pending) = self.recalls.get(&number) else { return };
         let (place, holder) = (pending.place, pending.holder);

@@ -1,6 +1,6 @@
-//! Which sessions have read the first page of a lane 0 here. A kernel may have that page from when the file was
-//! small, and its bytes lived with the inode: what others have done to such a page is known where the inode is,
-//! so a session that writes it back is checked there first.
+//! The sessions that have read the first page of a lane 0 here. A kernel may have that page from when the
+//! file was inline: only the inode's slot knows what others have done to such a page, so a session that
+//! writes it back is checked there first.
 
 use std::collections::BTreeSet;
 

@@ -20,8 +20,8 @@ impl DataLeases {
         self.firsts.read(place, session, range);
     }
 
-    /// A session's kernel has these bytes in its pages, and they are on their way to the place: a change of
-    /// some of them before they are there asks it to drop its pages.
+    /// Bytes that a session's kernel caches begin to arrive: if some of them are changed before all are
+    /// there, the session is asked to drop its pages.
     pub fn begin_through(&mut self, place: Place, session: SessionId, range: ByteRange, now: u64) {
         if self.is_fenced(place, session) {
             return;
@@ -35,8 +35,8 @@ impl DataLeases {
         self.limit_holes(place, session, whole_pages(range), now);
     }
 
-    /// A session has written these bytes through pages that its kernel keeps: pages that it has contain them,
-    /// too. `bytes` are empty where no copy of what its pages are based on had to be kept.
+    /// A session has written these bytes through pages that its kernel caches, so these pages contain them.
+    /// `bytes` are empty if no copy of its pages' base had to be kept.
     pub fn wrote_through(
         &mut self,
         place: Place,
@@ -54,10 +54,9 @@ impl DataLeases {
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
     }
 
-    /// Whether no other session has pages of these bytes, and what the session's own are based on is what is
-    /// there.
+    /// Whether no other session has pages of these bytes, and the base of the session's own is what is there.
     ///
-    /// Errors: `Stale` when it is not known what the session's pages are based on.
+    /// Errors: `Stale` when that base is not known.
     pub fn is_alone(
         &self,
         place: Place,
@@ -72,9 +71,9 @@ impl DataLeases {
             && !self.others_hold(place, session, range))
     }
 
-    /// What programs have stored in these pages, which a session's kernel writes back.
+    /// The programs' stores in these pages, which a session's kernel writes back.
     ///
-    /// Errors: `Stale` when it is not known what they are based on.
+    /// Errors: `Stale` when the pages' base is not known.
     pub fn stored(
         &mut self,
         place: Place,
@@ -101,7 +100,7 @@ impl DataLeases {
         let own = (place, session, range.start / PAGE_BYTES)..=(place, session, range.end / PAGE_BYTES);
         let alone = erased.is_empty() && self.bases.range(own).next().is_none();
         if alone && !self.others_hold(place, session, range) {
-            // Whatever differs from what is here was stored by this session.
+            // Everything that differs from what is here was stored by this session.
             return Ok(Stored { ranges: vec![range], merged: None });
         }
         let mut merged = read(range)?;

@@ -22,15 +22,15 @@ pub struct LaneTable {
     writes: WritesDone,
 }
 
-/// What a truncation comes to at a lane.
+/// The effect of a truncation on a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CutPlan {
     /// It has received it.
     Nothing,
-    /// It has not begun, and has no bytes. Where older ones were lost it begins as the home says
+    /// It has not begun, and has no bytes. If older ones were lost it begins with the home's answer
     /// ([`LaneTable::bring_up`]), because what is cut off now is a hole when the file grows again.
     BeginIfLost,
-    /// This happens, once the writes under way have ended.
+    /// This change happens, once the writes under way have ended.
     Cut(LaneChange),
     /// An earlier truncation has not arrived yet: the home knows the smallest size since this generation.
     AskHome(Generation),
@@ -77,8 +77,8 @@ impl LaneTable {
         self.get(lane).map_or(Ok(Standing::Unknown), |lane| lane.standing(generation))
     }
 
-    /// Where these bytes are; `absent`: what the map says of a lane that has never begun here, `stored`: whether the
-    /// store has some of them.
+    /// The residency of these bytes. `absent`: what the map says of a lane that has never begun here,
+    /// `stored`: whether the store has some of them.
     #[must_use]
     pub fn residency(&self, lane: LaneId, range: ByteRange, absent: Absent, stored: bool) -> Residency {
         match (self.get(lane), absent) {
@@ -88,18 +88,18 @@ impl LaneTable {
         }
     }
 
-    /// Refuses what would leave a chunk half lost: lost chunks are written whole.
+    /// Refuses a write that would leave a chunk half lost: lost chunks are written whole.
     pub fn check_write(&self, lane: LaneId, range: ByteRange, me: ServerId) -> Result<()> {
         let loss = self.get(lane).and_then(|lane| lane.loss.as_ref());
         if loss.is_none_or(|loss| loss.accepts_write(range)) { Ok(()) } else { Err(lost(lane, me)) }
     }
 
-    /// Refuses what needs bytes that are lost.
+    /// Refuses an operation that needs lost bytes.
     pub fn check_there(&self, lane: LaneId, range: ByteRange, me: ServerId) -> Result<()> {
         if self.get(lane).is_some_and(|lane| lane.has_lost(range)) { Err(lost(lane, me)) } else { Ok(()) }
     }
 
-    /// Refuses what needs the whole lane.
+    /// Refuses an operation that needs the whole lane, if bytes of it are lost.
     pub fn check_whole(&self, lane: LaneId, me: ServerId) -> Result<()> {
         self.check_there(lane, ByteRange { start: 0, end: u64::MAX }, me)
     }
@@ -109,7 +109,7 @@ impl LaneTable {
         self.writes.admit(session, sequence, below)
     }
 
-    /// What a truncation that the home sends means for the lane.
+    /// The effect of a truncation that the home sends.
     #[must_use]
     pub fn cut(&self, lane: LaneId, generation: Generation, length: u64) -> CutPlan {
         match self.get(lane).map(|lane| lane.generation) {
@@ -138,8 +138,8 @@ impl LaneTable {
         }
     }
 
-    /// What the home's answer comes to: the lane begins, or is cut. A lane that is not the file's would never be
-    /// dropped, and a generation that is yet to come never be met: those are Invalid.
+    /// The effect of the home's answer: the lane begins, or is cut. A lane that is not the file's would never
+    /// be dropped, and a generation in the future would never be reached: those are Invalid.
     pub fn bring_up(
         &self,
         target: &LaneTarget,
@@ -165,8 +165,8 @@ impl LaneTable {
         self.get(lane).is_none_or(|lane| lane.generation < generation)
     }
 
-    /// How the lane begins with them, if the home says that they are on their way still: else the message is a late
-    /// duplicate.
+    /// How the lane begins with these bytes, if the home says that they are still to be moved. If not, the
+    /// message is a late duplicate.
     #[must_use]
     pub fn fill(lane: LaneId, generation: Generation, answer: &InodeAnswer) -> Option<LaneChange> {
         let is_leaving = answer.place == BytesPlace::Leaving && answer.generation == generation;
@@ -212,7 +212,7 @@ impl LaneTable {
         Ok(LaneChange::RunsWritten { lane: target.lane, found, session: writer.0, sequence: writer.1 })
     }
 
-    /// A lane as its writer believes it to be.
+    /// A lane, if it is as its writer assumes.
     fn current(&self, target: &LaneTarget) -> Result<&Lane> {
         let Some(known) = self.get(target.lane) else {
             let text = format!("inode {} was deleted meanwhile", target.lane.inode);
@@ -224,7 +224,7 @@ impl LaneTable {
         Ok(known)
     }
 
-    /// Forgets what a session has written: it has ended.
+    /// Forgets the writes of a session that has ended.
     pub fn end_session(&mut self, session: SessionId) {
         self.writes.end_session(session);
     }

@@ -1,5 +1,5 @@
-//! What one life of a server knows of its lanes: writes whose bytes are arriving, and the sessions that wait
-//! for changes.
+//! What an incarnation of a server knows of its lanes: writes whose bytes are arriving, and the sessions that
+//! wait for changes.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +39,8 @@ impl Traffic {
         range.map(|range| LaneEffect::Changed { lane, range })
     }
 
-    /// A write under way that this one takes the place of: its own first attempt, or one of the session's
-    /// numbers below `below`, for which the client waits no more.
+    /// A write under way that this one replaces: its own first attempt, or one of the session's with a number
+    /// below `below`, for which the client no longer waits.
     #[must_use]
     pub fn replaced_by(&self, lane: LaneId, writer: Writer, below: Sequence) -> Option<Writer> {
         let of_session = (writer.0, Sequence(0))..=(writer.0, below.max(writer.1));

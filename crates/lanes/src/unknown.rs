@@ -1,4 +1,4 @@
-//! Pages whose base is not known: a session's kernel may have them from a life of the server before, or from
+//! Pages whose base is not known: a session's kernel may have them from before the server's restart, or from
 //! before the session was fenced. What it writes back of them is refused, until it has read them anew or has
 //! dropped them.
 
@@ -10,22 +10,22 @@ use crate::pages::{WHOLE, inner_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
-/// Of each place and session that has a lease there, or has yet to drop what was recalled from it, or what it
-/// had in a life before. The set may be too large: then stores are refused that could have been kept.
+/// For each place and session with a lease there, or with pages still to be dropped because of a recall or
+/// from before a restart. The set may be too large: then stores are refused that could have been kept.
 #[derive(Debug, Default)]
 pub(super) struct Unknown {
     of: BTreeMap<(Place, SessionId), RangeSet>,
 }
 
 impl Unknown {
-    /// Others have changed pages that a session's kernel had, in a life before, and it has yet to drop them.
+    /// Others have changed pages that a session's kernel had before a restart, and it still has to drop them.
     pub(super) fn begin(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         let unknown = self.of.entry((place, session)).or_default();
         unknown.insert(pages);
         unknown.limit_runs(limits::DATA_LEASE_HOLES_MAX);
     }
 
-    /// A session is fenced: others change what it has, and the previous bytes are not kept.
+    /// A session is fenced: others change the pages that it has, and the previous bytes are not kept.
     pub(super) fn begin_whole(&mut self, place: Place, session: SessionId) {
         self.of.entry((place, session)).or_default().insert(WHOLE);
     }
@@ -50,7 +50,7 @@ impl Unknown {
         }
     }
 
-    /// A session has written these bytes by way of its pages: those that it has written whole are known.
+    /// A session has written these bytes through its pages: pages that it has written whole are known.
     pub(super) fn wrote(&mut self, place: Place, session: SessionId, range: ByteRange) {
         self.read(place, session, inner_pages(range));
     }

@@ -1,10 +1,11 @@
-//! Which bytes were changed lately, of those that sessions have asked about, and which sessions wait for a
+//! Which bytes were changed recently, of those that sessions have asked about, and which sessions wait for a
 //! change.
 //!
-//! Nothing is remembered of bytes that no session has asked about, and nothing outlives the process: a number
-//! that is not known any more stands for a state that has changed. So a wait may end early, and never late.
+//! Nothing is remembered of bytes that no session has asked about, and nothing is kept over a restart: a
+//! number that is no longer known stands for a state that has changed. So a wait may end early, and never
+//! late.
 //!
-//! The caller brings what a new table counts from: this reads no clock.
+//! The caller provides the number from which a new table counts: this reads no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 

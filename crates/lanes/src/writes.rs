@@ -16,20 +16,20 @@ pub struct WritesDone {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Window {
-    /// Every write below has been answered, or its client waits no more. Not logged: what a late attempt could
-    /// still do, it does in this life of the process.
+    /// Every write below has been answered, or its client no longer waits. Not logged: a late attempt is only
+    /// possible within this incarnation of the process.
     #[serde(skip)]
     below: Sequence,
-    /// With what a cell held before, where the change was one of a cell.
+    /// With the previous value of the cell, if the change was one of a cell.
     done: BTreeMap<Sequence, Option<u64>>,
 }
 
 impl WritesDone {
-    /// Whether this write is done already. Forgets those below `below`: their writer has the answers, or waits
-    /// no more.
+    /// Whether this write is done already. Forgets those below `below`: their writer has the answers, or no
+    /// longer waits.
     ///
-    /// Errors: `Stale` when the write itself is one of those, an attempt that was held up somewhere:
-    /// its bytes must not land on newer ones; `TooMany` when the session has too many under way.
+    /// Errors: `Stale` when the write itself is one of those, an attempt that was held up somewhere: its
+    /// bytes must not overwrite newer ones; `TooMany` when the session has too many under way.
     pub fn admit(&mut self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
         let window = self.done.entry(session).or_default();
         if below > window.below {
@@ -54,8 +54,8 @@ impl WritesDone {
         Ok(window.done.contains_key(&sequence))
     }
 
-    /// Notes a write, with what the cell held before where it is the change of one. The oldest is forgotten beyond
-    /// the limit: a session has no more under way.
+    /// Notes a write, with the previous value of the cell if it is the change of one. Beyond the limit the
+    /// oldest is forgotten: a session has no more under way.
     pub fn insert(&mut self, session: SessionId, sequence: Sequence, before: Option<u64>) {
         let done = &mut self.done.entry(session).or_default().done;
         done.entry(sequence).or_insert(before);
@@ -64,7 +64,7 @@ impl WritesDone {
         }
     }
 
-    /// What a cell held before a change that is done.
+    /// The value of a cell before a change that is done.
     #[must_use]
     pub fn cell_before(&self, session: SessionId, sequence: Sequence) -> Option<u64> {
         *self.done.get(&session)?.done.get(&sequence)?

@@ -1,4 +1,4 @@
-//! What happens to a slot: the content of its log records.
+//! The changes of a slot: the content of its log records.
 
 use ramlace_base::{Epoch, SessionId, Timestamp};
 use ramlace_lanes::{LaneChange, StoreStep};
@@ -45,14 +45,14 @@ pub enum SlotChange {
 }
 
 impl SlotChange {
-    /// What it does to the bytes of a lane before its record is written, because that may need the memory. If a
-    /// process dies between the two, the file's home sends the message again.
+    /// The step on the bytes of a lane that is done before the record is written, because the record may need
+    /// the memory. If a process dies between the two, the file's home sends the message again.
     #[must_use]
     pub fn frees(&self) -> Option<StoreStep> {
         self.bytes().filter(|step| step.frees_memory())
     }
 
-    /// What it does to the bytes of a lane afterwards.
+    /// The step on the bytes of a lane that is done afterwards.
     pub(crate) fn stores(&self) -> Option<StoreStep> {
         self.bytes().filter(|step| !step.frees_memory())
     }

@@ -13,13 +13,13 @@ pub struct SlotValue {
     slot: Slot,
     /// Changes that it has taken.
     position: Position,
-    /// Its names, once something has happened to them. What sessions have left there is in them.
+    /// Its names, once something has happened to them. They include what sessions have left there.
     names: Option<SlotState>,
     /// Its lanes, in their order, and the writes that are done in them.
     lanes: LaneTable,
 }
 
-/// What of a slot counts against a limit of its server.
+/// The parts of a slot that count against a limit of its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Inodes that live here.
@@ -58,18 +58,18 @@ impl Counts {
     }
 }
 
-/// What follows from a change.
+/// The effects of a change.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// What the names want done.
+    /// Effects of the names.
     pub names: Vec<Effect>,
-    /// What has become of a lane.
+    /// The effect on a lane.
     pub lane: Option<LaneEffect>,
-    /// What is to be done to bytes of a lane now, before the next change.
+    /// The step on the bytes of a lane, to be done before the next change.
     pub store: Option<StoreStep>,
-    /// By how much what counts against limits has changed.
+    /// The change of the counts that are limited.
     pub counts: CountsChange,
-    /// By how much what is kept of replies has changed, for each session of which it may have.
+    /// The change of the bytes that kept replies take, for each session for which they may have changed.
     pub kept: Vec<(SessionId, i64)>,
 }
 
@@ -104,7 +104,7 @@ impl SlotValue {
         &self.lanes
     }
 
-    /// What counts against limits of the server.
+    /// The counts that are limited by the server.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.names.as_ref().map_or(Counts::default(), counts)
@@ -133,9 +133,9 @@ impl SlotValue {
         }
     }
 
-    /// Takes one change: the only way the value changes.
+    /// Applies one change: the only way the value changes.
     ///
-    /// Panics when [`SlotValue::refuses`] has something against it: that is a bug of the caller.
+    /// Panics when [`SlotValue::refuses`] refuses it: that is a bug of the caller.
     pub fn apply(&mut self, change: &SlotChange) -> Effects {
         self.position = self.position.next();
         let mut effects = Effects { store: change.stores(), ..Effects::default() };
@@ -185,13 +185,14 @@ impl SlotValue {
         }
     }
 
-    /// What each session's replies that are kept here take, for an owner of the value that has no figures yet.
+    /// The bytes that each session's kept replies take here, for an owner of the value that has no figures
+    /// yet.
     pub fn kept_anew(&mut self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
         self.names.iter_mut().flat_map(SlotState::kept_anew)
     }
 
-    /// Whether a change of bytes was made already. Forgets what the session knows is answered: that is no part of the
-    /// history, for what a late attempt could still do, it does in this life of the process.
+    /// Whether a change of bytes was made already. Forgets what the session has acknowledged. That is not
+    /// part of the history, because a late attempt is only possible within this incarnation of the process.
     pub fn is_done(&mut self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
         self.lanes.is_done(session, sequence, below)
     }
