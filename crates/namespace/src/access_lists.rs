@@ -1,8 +1,8 @@
-//! Access control lists of inodes: which users may see and set them, and what becomes of them with a mode and a
-//! new entry.
+//! Access control lists of inodes: which users may see and set them, and how they change with a mode and for
+//! a new entry.
 //!
-//! A list that says no more than a mode is kept as the mode. Of one that says more, the owner's rights, the
-//! mask and the entry for all others are the mode's three classes, here and in what `stat` shows.
+//! A list that says no more than a mode is kept as the mode. If it says more, the owner's rights, the mask
+//! and the entry for all others are the mode's three classes, here and in `stat`'s answer.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::namespace::NewMode;
@@ -19,14 +19,15 @@ use crate::xattrs::{check_mode_of_setting, missing};
 /// Bits of a mode that lists cover.
 const PERMISSIONS: u16 = 0o777;
 
-/// Mode and lists of what is made in a directory.
+/// Mode and lists of a new inode.
 pub(crate) struct Made {
     pub mode: u16,
     pub lists: AccessLists,
 }
 
-/// What is made in `above`, with its default list or by the caller's umask. Whether it may run as a group is
-/// decided first: a umask that clears the group's right to execute must not keep the set-group-id bit.
+/// The mode and lists of a new inode in `above`, by its default list or the caller's umask. Whether it may
+/// run as a group is decided first: a umask that clears the group's right to execute must not keep the
+/// set-group-id bit.
 pub(crate) fn made(above: &Inode, who: &Credentials, wanted: NewMode, kind: FileKind) -> Made {
     let mode = match kind {
         FileKind::Directory => wanted.mode | (above.mode & SET_GID),
@@ -85,7 +86,7 @@ impl Inode {
         self.lists = (!lists.is_empty()).then(|| Box::new(lists));
     }
 
-    /// The mode changes, and with it what the list says of the mode's classes.
+    /// Changes the mode, and the entries of the list that correspond to the mode's classes.
     pub(crate) fn set_mode(&mut self, mode: u16) {
         self.mode = mode;
         if let Some(access) = self.lists.as_mut().and_then(|lists| lists.access.as_mut()) {
@@ -122,7 +123,8 @@ impl Inode {
 }
 
 impl SlotState {
-    /// Sets one of an inode's lists, or takes it away, as the owner. To take away what is not there is fine.
+    /// Sets one of an inode's lists, or removes it, as the owner. Removing a list that does not exist is no
+    /// error.
     pub(crate) fn set_list(
         &mut self,
         caller: Caller,

@@ -9,16 +9,16 @@ use crate::state::{Caller, SlotState, Step, shown};
 use crate::touched::tell_changes;
 
 impl SlotState {
-    /// Takes one step: the only way this state changes.
+    /// Applies one command: the only way this state changes.
     ///
-    /// Panics when the command belongs to another slot, or its origin does not fit its operation:
-    /// those are bugs of the caller.
+    /// Panics when the command belongs to another slot, or its origin does not fit its operation: those are
+    /// bugs of the caller.
     pub fn apply(&mut self, command: &Command) -> Vec<Effect> {
         self.apply_within(command, Room::ForInodes)
     }
 
-    /// The same, for a server that may have no room for another inode: then what would make one is
-    /// refused with `NoSpace`. The room belongs to the command, and is logged with it.
+    /// The same, for a server that may have no room for another inode: then a command that would create one
+    /// is refused with `NoSpace`. The room belongs to the command, and is logged with it.
     pub fn apply_within(&mut self, command: &Command, room: Room) -> Vec<Effect> {
         self.full = room == Room::None;
         let effects = self.step(command);

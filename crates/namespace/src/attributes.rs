@@ -1,4 +1,5 @@
-//! Changes of attributes: mode, owner, times, what a directory hands down, and how a file is shared.
+//! Changes of attributes: mode, owner, times, what new files in a directory inherit, and how a file is
+//! shared.
 
 use ramlace_base::{Epoch, InodeId, Result, Slot, Timestamp, limits};
 use ramlace_base::{Error, ErrorKind};
@@ -126,7 +127,7 @@ impl SlotState {
         Ok(Some(Reply::Done))
     }
 
-    /// What a directory whose entries are here hands down to new files; nothing when there is none.
+    /// The hints that new files inherit from a directory whose entries are here; none if it has none.
     #[must_use]
     pub fn handed_down(&self, directory: InodeId) -> LayoutHints {
         match self.inodes.get(&directory).map(|inode| &inode.body) {

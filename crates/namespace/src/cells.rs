@@ -22,7 +22,7 @@ impl SlotState {
     ) -> Step {
         let ChangeInlineCell { inode: id, offset, change } = request;
         let file = self.file_to_write(caller, id)?;
-        // The answer shows what the cell held.
+        // The answer reveals the cell's value.
         if caller.on_behalf || !self.opened_for(caller.token.session, id).read {
             self.inode(id)?.check_allows(caller.who, right::READ)?;
         }
@@ -65,7 +65,7 @@ impl SlotState {
 }
 
 impl File {
-    /// The number at an offset; what is missing is zero.
+    /// The number at an offset; missing bytes are zero.
     fn inline_cell(&self, start: usize) -> u64 {
         let bytes = self.inline.as_deref().unwrap_or_default();
         let mut cell = [0; CELL_BYTES as usize];

@@ -15,7 +15,7 @@ use crate::state::inode::Body;
 use crate::state::{FollowUp, SlotState};
 
 impl SlotState {
-    /// The result of the last look for this caller.
+    /// The result of the last check (look) for this caller.
     pub(crate) fn check_not_refused(&mut self, inode: InodeId, token: Token) -> Result<()> {
         match self.spread_mut(inode).and_then(|spread| spread.callers.take_refusal(token)) {
             Some(why) => Err(why.into_error()),

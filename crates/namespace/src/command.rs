@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::mend::Disowned;
 
-/// One step of a slot: what happened, when, and on whose behalf.
+/// One step of a slot: the operation, its time, and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Command {
     /// The server's clock, read once before the command is logged.
     pub now: Timestamp,
     /// Which caller wants it.
     pub origin: Origin,
-    /// What is wanted.
+    /// The operation.
     pub op: Op,
 }
 
@@ -61,7 +61,7 @@ pub enum Origin {
     },
     /// Another slot.
     Peer,
-    /// The server itself: what became of a delivery, the end of a session.
+    /// The server itself: the outcome of a delivery, the end of a session.
     Server,
 }
 
@@ -71,7 +71,7 @@ numbered_variants! { Origin:
     3 Server;
 }
 
-/// What is wanted. Each request is the wire's own.
+/// An operation. The requests are the wire's own.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// By a client, at the parent's slot.
@@ -90,10 +90,11 @@ pub enum Op {
     Symlink(wire::Symlink),
     /// By a client, at the parent's slot.
     MakeDirectory {
-        /// What the client asked.
+        /// The client's request.
         request: wire::MakeDirectory,
-        /// The slots in which the inode may live, in order; a later one is used if there is no room before:
-        /// slots of live servers, chosen by the shell. A retry may name others; the first attempt's stand.
+        /// The slots in which the inode may live, in order of preference; a later one is used if an earlier
+        /// one has no room. They are slots of live servers, chosen by the shell. A retry may name others; the
+        /// first attempt's count.
         homes: Vec<Slot>,
     },
     /// By a client, at the parent's slot.
@@ -106,10 +107,10 @@ pub enum Op {
     GiveUp(wire::GiveUp),
     /// By a client.
     WriteInline {
-        /// What the client asked.
+        /// The client's request.
         request: inline::WriteInline,
-        /// Whether the server has room for more inline bytes. A retry may find it changed; the first attempt's
-        /// stands.
+        /// Whether the server has room for more inline bytes. It may have changed by a retry; the first
+        /// attempt's counts.
         room: bool,
     },
     /// By a client.
@@ -148,7 +149,7 @@ pub enum Op {
     CancelLock(locks::CancelLock),
     /// By a client, at the slot of the barrier's name.
     ArriveBarrier {
-        /// What the client asked.
+        /// The client's request.
         request: coordination::ArriveBarrier,
         /// Whether the server has room for one more member.
         room: bool,
@@ -157,7 +158,7 @@ pub enum Op {
     LeaveBarrier(coordination::LeaveBarrier),
     /// By a client.
     ChangeInlineCell {
-        /// What the client asked.
+        /// The client's request.
         request: coordination::ChangeInlineCell,
         /// As with `WriteInline`.
         room: bool,
@@ -184,12 +185,12 @@ pub enum Op {
         /// The delivery.
         delivery: DeliveryId,
     },
-    /// By the server: a slot that coordinated operations was lost with its server's memory and has begun anew;
-    /// what it had not decided is dropped. See [`crate::SlotState::lost_coordinators`].
+    /// By the server: a slot that coordinated operations was lost with its server's memory and has started
+    /// over; operations that it had not decided are dropped. See [`crate::SlotState::lost_coordinators`].
     CoordinatorLost {
         /// The slot.
         coordinator: Slot,
-        /// The first epoch of its new life.
+        /// The epoch in which it started over.
         began: Epoch,
     },
     /// By the server, which knows where there is room: a directory is spread over slots, if that is
@@ -216,7 +217,7 @@ pub enum Op {
         /// The present epoch.
         epoch: Epoch,
     },
-    /// By the server: what came in the name of another slot, which does not know it, is dropped.
+    /// By the server: drops what came on behalf of another slot that does not know it.
     Disown(Disowned),
     /// By the server: only this session gets answers out of the slot until the delegation ends.
     Delegate {
@@ -275,7 +276,8 @@ numbered_variants! { Op:
     42 EndDelegation { number };
 }
 
-/// Changes that are logged as clients ask them: of each the message, whose name the command has, and what a slot does then.
+/// Changes that are logged as clients send them: for each the message, whose name the command has, and its
+/// implementation in a slot.
 macro_rules! asked_by_clients {
     ($then:ident) => {
         $then! { (slot, caller, request, effects)
@@ -312,10 +314,10 @@ pub(crate) use asked_by_clients;
 macro_rules! reading {
     ($names:tt $($name:ident: $step:expr;)*) => {
         impl Op {
-            /// The change that a client's message asks of a slot, and which slot that is: `named` is the one in the message's
-            /// header. What the server has to add is not there yet.
+            /// The change that a client's message requests, and its slot: `named` is the one in the message's
+            /// header. The server's additions are still missing.
             ///
-            /// Errors: `Protocol` for a body that makes no sense, and for a message that asks no change of a slot.
+            /// Errors: `Protocol` for an invalid body, and for a message that requests no change of a slot.
             pub fn asked(kind: Kind, body: &[u8], named: Slot) -> Result<(Slot, Op), Error> {
                 let op = match kind {
                     $(Kind::$name => Op::$name(decode_body(kind, body)?),)*
@@ -376,7 +378,7 @@ impl Op {
     }
 }
 
-/// What a step wants done. A replay of a log discards the effects and then delivers
+/// An effect of a step, for the shell to carry out. A replay of a log discards the effects and then delivers
 /// [`crate::SlotState::open_deliveries`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
@@ -387,7 +389,7 @@ pub enum Effect {
         /// Its answer, the same for each retry.
         outcome: Result<Reply, Error>,
     },
-    /// Deliver a message to another slot, at least once, and report what became of it.
+    /// Deliver a message to another slot, at least once, and report the outcome.
     Send {
         /// Names the delivery in the report.
         delivery: DeliveryId,
@@ -410,7 +412,7 @@ pub enum Effect {
         inode: InodeId,
         /// The session's number for the wait.
         wait: u64,
-        /// What the file is now.
+        /// The present state of the file.
         file: locks::LockedFile,
     },
     /// Notify a session that all members of a barrier have arrived. A session that missed this asks again.
@@ -488,7 +490,7 @@ impl Delivery {
     }
 }
 
-/// What answers a delivery.
+/// The answer to a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryAnswer {
     /// To `Prepare`.
@@ -517,7 +519,7 @@ impl DeliveryAnswer {
     }
 }
 
-/// What answers a mutation.
+/// The answer to a mutation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// To `Create`, `CreateUnnamed`, `Open` and `OpenEntry`.

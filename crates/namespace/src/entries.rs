@@ -51,7 +51,7 @@ impl SlotState {
         self.open_existing(caller, name, open, kind)
     }
 
-    /// Opens what has the name.
+    /// Opens the inode that has the name.
     fn open_existing(&mut self, caller: Caller, name: &Name, open: Open, kind: FileKind) -> Step {
         let inode = open.inode;
         match kind {
@@ -195,7 +195,7 @@ impl Touch<'_> {
     }
 }
 
-/// The owner of what is made in a directory: a set-group-id directory hands its group down.
+/// The owner of a new inode in a directory: a set-group-id directory passes its group on.
 pub(crate) fn inherited_owner(above: &Inode, who: &Credentials) -> Owner {
     if above.mode & SET_GID != 0 { Owner { gid: above.gid, ..who.owner() } } else { who.owner() }
 }

@@ -1,6 +1,6 @@
-//! What `check` reads of a slot: facts page by page, and what the slot finds wrong by itself.
+//! The data that `check` reads of a slot: facts page by page, and the problems that the slot finds by itself.
 //!
-//! What needs two slots to be seen is found by `ramlace_check::Check`.
+//! Problems that need data of two slots are found by `ramlace_check::Check`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -27,7 +27,7 @@ struct Held<'state> {
 }
 
 impl SlotState {
-    /// What is under way here, and what is wrong with it. `is_open` returns whether the server still has a
+    /// The operations under way here, and problems of them. `is_open` returns whether the server still has a
     /// session.
     #[must_use]
     pub fn slot_facts(&self, is_open: impl Fn(SessionId) -> bool) -> SlotFacts {
@@ -53,7 +53,7 @@ impl SlotState {
         }
     }
 
-    /// At most `most` inodes after this one, and what is wrong with them.
+    /// At most `most` inodes after this one, and their problems.
     pub fn inode_facts(&self, after: InodeId, most: usize, troubles: &mut Vec<Trouble>) -> Vec<InodeFacts> {
         let page: Vec<(InodeId, &Inode)> = self
             .inodes
@@ -70,7 +70,7 @@ impl SlotState {
         page.iter().map(|(id, inode)| inode_facts(*id, inode)).collect()
     }
 
-    /// Records of other slots' directories, and what is wrong with them.
+    /// Records of other slots' directories, and their problems.
     fn partition_facts(&self, troubles: &mut Vec<Trouble>) -> Vec<PartitionFacts> {
         let held = self.held();
         let records = self.inodes.iter().filter(|(id, _)| !self.is_mine(**id));

@@ -100,7 +100,7 @@ impl SlotState {
         self.retire_if_unused(id, effects);
     }
 
-    /// Has the lanes of a file that may have been written give back what they took beyond its end.
+    /// Makes the lanes of a file that may have been written free the memory beyond its end.
     fn trim(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get_mut(&id).map(|inode| &mut inode.body) else { return };
         if !std::mem::take(&mut file.untrimmed) || file.inline.is_some() {
@@ -152,15 +152,15 @@ impl SlotState {
         }
     }
 
-    /// Forgets a session: its replies go, what it had open is closed, what it reserved stays a hole. Operations
-    /// that it began run to their end without an answer.
+    /// Forgets a session: its replies are dropped, its open inodes closed, its reservations become holes.
+    /// Operations that it began run to their end without an answer.
     pub(crate) fn end_session(&mut self, id: SessionId, now: Timestamp, effects: &mut Vec<Effect>) {
         self.delegation = self.delegation.filter(|delegation| delegation.session != id);
         let Some(session) = self.sessions.remove(&id) else { return };
         self.end_locks(id, session.locked.into_keys().collect(), effects);
         self.end_barriers(id, session.barriers);
         for inode in session.appending {
-            // A hole at the end of what a kernel maps has no memory.
+            // A hole at the end of a file that a kernel maps has no memory.
             let gap = self.is_handed(inode);
             if let Some(inode) = self.inodes.get_mut(&inode)
                 && let Body::File(file) = &mut inode.body

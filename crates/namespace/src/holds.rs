@@ -1,9 +1,9 @@
-//! What a slot holds ready for an operation that is not decided: the same for the slot that
-//! coordinates and for the slots that it asks.
+//! Prepared changes for an operation that is not decided: the same for the slot that coordinates and for its
+//! participants.
 //!
 //! A *hold* is a change that was checked and is kept possible. It is done, or dropped, when the operation is
-//! decided; neither can fail. A caller that wants to change what is held meanwhile gets Retry. Counts of links
-//! change when they are held, so that every answer shows them.
+//! decided; neither can fail. A caller that wants to change the held objects meanwhile gets Retry. Counts of
+//! links change when they are held, so that every answer shows them.
 
 use std::collections::btree_map::Entry as Slotted;
 
@@ -69,7 +69,7 @@ impl SlotState {
             | Part::RaiseLinks { inode }
             | Part::LowerLinks { inode, .. }
             | Part::MoveInode { inode, .. } => self.is_mine(*inode),
-            // What is at home itself is not one of its parts.
+            // The home itself is not one of its partitions.
             Part::SealPartition { inode } | Part::SetPartition { inode, .. } => !self.is_mine(*inode),
             Part::OrderMoves => self.slot == InodeId::ROOT.slot(),
         };
@@ -79,7 +79,7 @@ impl SlotState {
         Err(Error::new(ErrorKind::Invalid, format!("{part:?} is not for {}", self.slot)))
     }
 
-    /// The operation is decided: does what is held, or drops it.
+    /// The operation is decided: commits its hold, or drops it.
     pub(crate) fn settle_hold(
         &mut self,
         hold: Hold,
@@ -216,7 +216,7 @@ impl SlotState {
         Ok(())
     }
 
-    /// Whether the new entry of a rename is possible, and what its name leads to now.
+    /// Whether the new entry of a rename is possible, and where its name leads now.
     fn check_put(&self, asker: Asker, put: &PutEntry) -> Result<Option<Target>> {
         let directory = self.directory_to_change(put.parent, &put.name, asker.who)?;
         directory.check_not_busy(&put.name)?;
@@ -343,12 +343,12 @@ pub(crate) fn new_directory(
     made
 }
 
-/// The new parent of what is moved, when it has one and it changes.
+/// The new parent of a moved inode, when it has one and it changes.
 pub(crate) fn new_parent(kind: FileKind, from: InodeId, to: InodeId) -> Option<InodeId> {
     (kind == FileKind::Directory && from != to).then_some(to)
 }
 
-/// What a rename from the directory `from` wants of what it finds in the directory `parent`.
+/// The part that a rename from the directory `from` requests for the target found in the directory `parent`.
 pub(crate) fn target_part(mode: RenameMode, target: Target, parent: InodeId, from: InodeId) -> Part {
     let Target { inode, kind, owner } = target;
     match (mode, kind) {

@@ -1,11 +1,11 @@
-//! Small files whose bytes live with their inode: `docs/records/inline-files.md`.
+//! Inline files, whose bytes live with their inode: `docs/records/inline-files.md`.
 //!
-//! A file begins inline and goes to its lanes once, when it grows beyond what an inode may carry or when a
-//! client needs its lanes; it never becomes inline again. While it is inline no lane exists, and this slot
-//! alone reads and changes its bytes. On the way (`Leaving`) it refuses changes, until lane 0 has the bytes: no
-//! other client may write to a lane before.
+//! A file begins inline and is promoted to its lanes once, when it grows beyond the limit of an inode or when
+//! a client needs its lanes; it never becomes inline again. While it is inline no lane exists, and this slot
+//! alone reads and changes its bytes. During the promotion (`Leaving`) it refuses changes, until lane 0 has
+//! the bytes: no other client may write to a lane before.
 //!
-//! Invariant: the bytes end where the size does, or before; what is missing is zero.
+//! Invariant: the bytes end where the size does, or before; missing bytes are zero.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Result, SessionId, limits};
 use ramlace_wire::OpenedFor;
@@ -40,7 +40,7 @@ impl File {
         self.inline.as_ref().map_or(0, |bytes| bytes.len() as u64)
     }
 
-    /// What has only lanes is not done to a file that is inline.
+    /// Refuses an operation that needs lanes while the file is inline.
     pub(crate) fn check_in_lanes(&self, id: InodeId) -> Result<()> {
         match self.place() {
             BytesPlace::Lanes => Ok(()),
@@ -187,7 +187,7 @@ impl SlotState {
         told(self.inode(id)?.file(id)?, InlineOutcome::Written)
     }
 
-    /// Sets an inline file's size. What grows is zero and takes no memory.
+    /// Sets an inline file's size. New bytes are zero and take no memory.
     pub(crate) fn truncate_inline(&mut self, caller: Caller, request: Truncate) -> Step {
         let id = request.inode;
         self.inode(id)?.file(id)?.check_not_leaving(id)?;
@@ -209,8 +209,8 @@ impl SlotState {
         Ok(Some(Reply::Attributes(Box::new(inode.attributes(id)))))
     }
 
-    /// Sends an inline file's bytes to lane 0. Its lanes begin in this epoch: what a server has lost before was
-    /// never in them.
+    /// Sends an inline file's bytes to lane 0. Its lanes begin in this epoch: bytes that a server has
+    /// lost before were never in them.
     pub(crate) fn promote(
         &mut self,
         caller: Caller,
@@ -313,7 +313,7 @@ impl SlotState {
         self.inline_bytes
     }
 
-    /// For what a session has an inode open.
+    /// The access for which a session has an inode open.
     #[must_use]
     pub fn opened_for(&self, session: SessionId, inode: InodeId) -> OpenedFor {
         let opened = self.sessions.get(&session).and_then(|session| session.open.get(&inode));

@@ -139,7 +139,7 @@ impl SlotState {
         self.inode(parent)?.check_allows(who, right::WRITE)
     }
 
-    /// Whether the caller may remove an entry: what it leads to, and which user must own that.
+    /// Whether the caller may remove an entry: where it leads, and which user must own the target.
     pub(crate) fn check_old_entry(
         &self,
         parent: InodeId,
@@ -312,7 +312,7 @@ impl SlotState {
     ) -> Step {
         let (put, reply) = match (part, answer) {
             (Part::MakeDirectory { parent, mode, owner, hints, lists }, Prepared::Made(inode)) => {
-                // The inode lives elsewhere, and is what was asked for.
+                // The inode lives elsewhere, and is as requested.
                 let made = new_directory(*parent, *mode, *owner, *hints, lists, began).attributes(inode);
                 (Some((inode, FileKind::Directory)), Reply::Attributes(Box::new(made)))
             }
@@ -348,7 +348,7 @@ impl SlotState {
         {
             self.note_refusal(inode, why);
         }
-        // Busy is a slot's answer when another operation is in the way.
+        // Busy is a slot's answer when another operation conflicts.
         let kind = if why.kind() == ErrorKind::Busy { ErrorKind::Retry } else { why.kind() };
         Err(Error::new(kind, why.message()).context(goal.doing()))
     }
@@ -360,7 +360,7 @@ impl SlotState {
         self.end(token, intent, false, now, effects);
     }
 
-    /// Finishes what is held here at once, and notifies the other slots.
+    /// Commits or drops the holds here at once, and notifies the other slots.
     fn end(&mut self, token: Token, intent: Intent, commit: bool, now: Timestamp, effects: &mut Vec<Effect>) {
         for hold in intent.holds {
             self.settle_hold(hold, commit, now, effects);

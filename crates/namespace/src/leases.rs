@@ -1,9 +1,9 @@
-//! Leases on attributes and names: which session may rely on what until when, and which has yet to be notified
-//! that it may not any more.
+//! Leases on attributes and names: which session may rely on which answers until when, and which still has to
+//! be told that it may not any more.
 //!
-//! This is what a server has promised, and none of it must outlive the server: its next life waits until all
-//! leases have expired. Time is milliseconds of one clock that never goes back. A holder counts its lease from
-//! before its request left, so that it expires for the holder before it expires here.
+//! Leases are not kept over a restart: a restarted server waits until all of them have expired. Time is
+//! milliseconds of one clock that never goes back. A holder counts its lease from before its request left, so
+//! that it expires for the holder before it expires here.
 //!
 //! A session renews all its leases by one request. Once a lease has expired, no caller waits for its holder.
 //! Changes are still sent to it, and it renews only the leases for which it has received no change.
@@ -19,7 +19,7 @@ pub const HOLD_MILLIS: u64 = limits::LEASE_MILLIS + limits::LEASE_MARGIN_MILLIS;
 /// What a lease is on.
 type Subject = (InodeId, Leased);
 
-/// Sessions, each with a moment.
+/// Sessions, each with a point in time.
 type Moments = Vec<(SessionId, u64)>;
 
 /// All leases of one server.
@@ -36,7 +36,7 @@ pub struct Leases {
     /// No new lease before this moment.
     resting: BTreeMap<Subject, u64>,
     recalls: BTreeMap<u64, Pending>,
-    /// The same by slot, and by what is recalled.
+    /// The same by slot, and by subject.
     in_slots: BTreeSet<(Slot, u64)>,
     subjects: BTreeMap<Subject, u64>,
     /// Sessions that ask for recalls.
@@ -55,7 +55,7 @@ struct Pending {
 struct Listener {
     /// None of its leases expires before.
     renewed_until: u64,
-    /// What it has not acknowledged.
+    /// The recalls that it has not acknowledged.
     unheard: BTreeMap<u64, Subject>,
     /// The newest recall whose time it let pass; 0: none. It gets no leases and renews none before it has done
     /// that recall, so that a session that acknowledges nothing does not delay others for long.
@@ -256,7 +256,8 @@ impl Leases {
         self.recalls.insert(number, Pending { subject, waiting });
     }
 
-    /// A session asks for recalls, and has done all up to `heard`. Whether somebody may have waited for one of these.
+    /// A session asks for recalls, and has done all up to `heard`. Returns whether another request may have
+    /// waited for one of these.
     pub fn heard(&mut self, session: SessionId, heard: u64) -> bool {
         let listener = self.sessions.entry(session).or_default();
         if listener.ran_out <= heard {
@@ -271,7 +272,7 @@ impl Leases {
         is_any
     }
 
-    /// What a session has yet to acknowledge, as much as one answer holds.
+    /// The recalls that a session still has to acknowledge, as many as one answer holds.
     #[must_use]
     pub fn unheard(&self, session: SessionId) -> Vec<Recall> {
         let unheard = self.sessions.get(&session).into_iter().flat_map(|listener| &listener.unheard);
@@ -294,8 +295,8 @@ impl Leases {
             .collect();
         for (number, session) in over {
             if let Some(listener) = self.sessions.get_mut(&session) {
-                // It may have done it, and its acknowledgement may be under way: so it relies on what it has
-                // renewed meanwhile.
+                // It may have done it, and its acknowledgement may be under way: so it relies on the leases
+                // that it has renewed meanwhile.
                 listener.ran_out = listener.ran_out.max(number);
             }
             self.no_longer_waits(number, session);

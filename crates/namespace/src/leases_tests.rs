@@ -22,7 +22,7 @@ fn subject(number: u64) -> Subject {
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// A session asks for a lease; the request has been on its way for so long.
+    /// A session asks for a lease; the request has been under way for this long.
     Give {
         session: u8,
         subject: u64,
@@ -47,7 +47,7 @@ enum Act {
     End {
         session: u8,
     },
-    /// A session renews its leases; the request has been on its way for so long.
+    /// A session renews its leases; the request has been under way for this long.
     Renew {
         session: u8,
         late: u64,
@@ -88,7 +88,7 @@ struct Believed {
     version: u64,
 }
 
-/// What a session goes by when it renews.
+/// The state that a session uses when it renews.
 #[derive(Default)]
 struct Renewing {
     /// How often leases had been taken from it, and since when it knows that.
@@ -114,7 +114,8 @@ impl Model {
         }
     }
 
-    /// All that a session was given, since it last knew what was taken from it, lasts from when it asked.
+    /// Everything that a session was given, since it last knew which leases were taken from it, lasts from
+    /// when it asked.
     fn renew(&mut self, who: SessionId, asked: u64, renewal: Renewal) {
         let renewing = self.renewing.entry(who).or_default();
         if renewal.newest > renewing.heard_to {
@@ -358,7 +359,7 @@ fn a_full_table_is_looked_through_when_something_may_be_over() {
     assert!(!leases.give(session(2), one(2), Leased::Attributes, HOLD_MILLIS + 99));
     assert_eq!(leases.resting.len(), 1, "nobody has looked");
     assert!(leases.give(session(2), one(2), Leased::Attributes, HOLD_MILLIS + 100));
-    // What was recalled makes room at once.
+    // A recalled lease makes room at once.
     assert!(!leases.give(session(1), one(1), Leased::Attributes, HOLD_MILLIS + 100));
     leases.changed(one(2), Leased::Attributes, None, HOLD_MILLIS + 101);
     assert!(leases.give(session(1), one(1), Leased::Attributes, HOLD_MILLIS + 102));

@@ -1,5 +1,4 @@
-//! Locks as operations of a slot: which callers may lock, which sessions are notified of what, and when locks
-//! go.
+//! Locks as operations of a slot: which callers may lock, which sessions are notified, and when locks end.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
 use ramlace_wire::OpenedFor;
@@ -67,7 +66,7 @@ impl SlotState {
         effects.push(Effect::LockWaitEnded { ended });
     }
 
-    /// What these owners wait for here, as far as they wait for nothing else meanwhile.
+    /// The waits of these owners here, if they wait for nothing else meanwhile.
     #[must_use]
     pub fn lock_waits(&self, owners: &[LockOwner]) -> Vec<LockWait> {
         let mut found = Vec::new();
@@ -99,14 +98,14 @@ impl SlotState {
         self.locks.values().map(|locks| locks.waiting_count()).sum()
     }
 
-    /// The session gives back what it has locked of an inode.
+    /// The session releases its locks on an inode.
     pub(crate) fn drop_locks(&mut self, session: SessionId, inode: InodeId, effects: &mut Vec<Effect>) {
         if self.locks.contains_key(&inode) {
             self.with_locks(inode, effects, |locks| locks.forget(session));
         }
     }
 
-    /// Runs `work` on the locks of an inode, then grants what has become free and counts anew.
+    /// Runs `work` on the locks of an inode, then grants locks that have become free and counts anew.
     fn with_locks<T>(
         &mut self,
         inode: InodeId,

@@ -1,18 +1,18 @@
-//! Compares what came in another slot's name with what that slot knows.
+//! Compares what came on behalf of another slot with what that slot knows.
 //!
 //! A message of a server says for which slot it speaks, and every holder of the pool's secret can claim that.
-//! An operation that its coordinator does not know was never its own: what is held for it is dropped, as if it
-//! had been aborted; numbers that it has yet to give out are finished nowhere.
+//! An operation that its coordinator does not know was never its own: holds for it are dropped, as if it had
+//! been aborted; numbers that the coordinator has not given out yet are finished nowhere.
 //!
-//! A coordinator remembers an operation, in its log, from before it asks for a part until it has received that
-//! the part is finished. So what a slot held when it began to ask, and the answer does not name, belongs to no
-//! operation. What came while the request was under way is not judged.
+//! A coordinator remembers an operation, in its log, from before it asks for a part until it knows that the
+//! part is finished. So a hold that a slot had when it began to ask, and that the answer does not name,
+//! belongs to no operation. Holds that came while the request was under way are not judged.
 
 use ramlace_base::Slot;
 use ramlace_wire::mend::OperationsKnown;
 use serde::{Deserialize, Serialize};
 
-/// What a slot has recorded of operations that another coordinates.
+/// A slot's records of operations that another slot coordinates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
     /// The slot that has recorded it.
@@ -24,7 +24,7 @@ pub struct Doubt {
     pub(crate) halves: Vec<(u64, u32)>,
 }
 
-/// What a slot has recorded and the other does not know.
+/// A slot's records that the other slot does not know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disowned {
     /// The other.
@@ -42,7 +42,7 @@ impl Doubt {
         self.coordinator
     }
 
-    /// What is to be dropped by the coordinator's answer; `None`: it knows all of it.
+    /// The records to be dropped according to the coordinator's answer; `None`: it knows all of them.
     #[must_use]
     pub fn held_against(&self, known: &OperationsKnown) -> Option<Disowned> {
         let is_nobodys = |(number, parts): &(u64, u32)| {
@@ -53,7 +53,7 @@ impl Doubt {
         };
         let halves: Vec<(u64, u32)> = self.halves.iter().copied().filter(is_nobodys).collect();
         let is_ahead = self.settled_below > known.next;
-        // A part of an operation that has begun may be on its way.
+        // A part of an operation that has begun may be under way.
         let mut unsettled = known.unsettled.iter().filter(|(slot, _)| *slot == self.slot);
         let first_unsettled = unsettled.next().map_or(known.next, |(_, number)| *number);
         (is_ahead || !halves.is_empty()).then(|| Disowned {

@@ -1,4 +1,5 @@
-//! What belongs to no operation is dropped; the rest stays, also what comes while the request is under way.
+//! Records that belong to no operation are dropped; all others stay, also those that come while the request
+//! is under way.
 
 use ramlace_base::{Epoch, InodeId, Sequence, SessionId, Timestamp};
 use ramlace_wire::peer::{IntentStamp, Part, Prepare, Settle, Token};

@@ -46,7 +46,7 @@ impl SlotState {
         self.begin_by_itself(inode, task, Becomes::Spread(partitions.into()), now, effects);
     }
 
-    /// What a step made necessary.
+    /// Follow-up operations of a step.
     pub(crate) fn follow_up(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for follow_up in std::mem::take(&mut self.follow_up) {
             match follow_up {
@@ -94,7 +94,8 @@ impl SlotState {
         self.conclude_if_ended(token, step, effects);
     }
 
-    /// Changes what all partitions of a spread directory must know; the caller has checked that it may.
+    /// Changes attributes that all partitions of a spread directory must know; the caller has checked that it
+    /// may.
     pub(crate) fn set_everywhere(
         &mut self,
         caller: Caller,
@@ -256,7 +257,7 @@ impl SlotState {
             directory.entries.insert(cookie, Entry { name, inode, kind });
             *above.links += u32::from(kind == FileKind::Directory);
         }
-        // What the first message began, one hold ends.
+        // The hold that the first message began ends.
         Ok(if take.first { vec![Hold::Taken(take.inode)] } else { Vec::new() })
     }
 
@@ -306,7 +307,7 @@ impl SlotState {
 }
 
 impl Partitions {
-    /// The directory that was to be made whole, if that is what it was.
+    /// The directory that was to be made whole, if this operation is a collapse.
     pub(crate) fn collapses(&self) -> Option<InodeId> {
         matches!(self.task, Task::Collapse { .. }).then_some(self.inode)
     }

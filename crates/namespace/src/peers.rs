@@ -57,8 +57,8 @@ impl SlotState {
         self.coordinators.iter().filter_map(lost).collect()
     }
 
-    /// A slot was lost with its server's memory and has begun anew on another server: what it had not decided
-    /// is dropped.
+    /// A slot was lost with its server's memory and has started over on another server: operations that it
+    /// had not decided are dropped.
     pub(crate) fn coordinator_lost(
         &mut self,
         coordinator: Slot,
@@ -72,8 +72,8 @@ impl SlotState {
         }
     }
 
-    /// Forgets what the coordinator knows to be finished. What the coordinator does not even remember, because
-    /// it was lost and began anew with larger numbers, is aborted.
+    /// Forgets operations that the coordinator knows to be finished. Operations that the coordinator does not
+    /// even remember, because it was lost and started over with larger numbers, are aborted.
     fn forget_settled(&mut self, stamp: IntentStamp, now: Timestamp, effects: &mut Vec<Effect>) {
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
         if stamp.open_from <= coordinator.settled_below {
@@ -154,7 +154,7 @@ impl SlotState {
         self.coordinators.range((from, Bound::Unbounded)).map(|(other, _)| *other)
     }
 
-    /// What this slot has recorded of another's operations.
+    /// This slot's records of another's operations.
     #[must_use]
     pub fn doubt(&self, coordinator: Slot) -> Option<Doubt> {
         let known = self.coordinators.get(&coordinator)?;
@@ -162,7 +162,7 @@ impl SlotState {
         Some(Doubt { slot: self.slot, coordinator, settled_below, halves })
     }
 
-    /// Drops what its coordinator does not know, unless something has come for it since.
+    /// Drops holds that their coordinator does not know, unless messages have come for them since.
     pub(crate) fn disown(&mut self, disowned: &Disowned, now: Timestamp, effects: &mut Vec<Effect>) {
         let Some(coordinator) = self.coordinators.get_mut(&disowned.coordinator) else { return };
         let forgotten = coordinator.forget(&disowned.halves, disowned.settled_below);

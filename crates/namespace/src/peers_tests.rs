@@ -1,4 +1,4 @@
-//! What a slot keeps of another that coordinated operations with it, and what it refuses of it.
+//! What a slot keeps of another that coordinated operations with it, and which messages of it are refused.
 
 use ramlace_base::{InodeId, Sequence, SessionId};
 use ramlace_wire::peer::{Part, Token};
@@ -52,7 +52,7 @@ fn settle(state: &mut SlotState, number: u64, open_from: u64, commit: bool) {
     assert_eq!(tell(state, Op::Settle(settle)), Ok(DeliveryAnswer::Done));
 }
 
-/// What came late changes nothing.
+/// The late message changes nothing.
 fn assert_settled(state: &mut SlotState, number: u64, open_from: u64) {
     let before = state.clone();
     assert_eq!(make(state, number, open_from).unwrap_err().kind(), ErrorKind::Invalid);

@@ -18,7 +18,7 @@ const _: () = assert!(limits::READDIR_ENTRIES_MAX * ENTRY_BYTES_MAX <= limits::B
 
 /// A request that changes nothing.
 pub trait Query: Request {
-    /// What a slot answers.
+    /// The slot's answer.
     ///
     /// Panics when the query belongs to another slot: that is a bug of the caller.
     fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<Self::Reply>;
@@ -29,7 +29,7 @@ pub trait Query: Request {
 pub struct AskedBy<'a> {
     /// The user.
     pub who: &'a Credentials,
-    /// The session, where what it has open counts: not where it asks for one of its users.
+    /// The session, if its open files count: not when it asks for one of its users.
     pub session: SessionId,
 }
 
@@ -104,7 +104,7 @@ impl SlotState {
         Ok(Found { inode: entry.inode, kind: entry.kind, attributes: self.attributes_here(entry) })
     }
 
-    /// The attributes of what an entry leads to, when it lives here and all of it is known here.
+    /// The attributes of an entry's inode, when it lives here and all of it is known here.
     fn attributes_here(&self, entry: &Entry) -> Option<Attributes> {
         let inode = self.inodes.get(&entry.inode)?;
         match &inode.body {

@@ -72,7 +72,7 @@ impl SlotState {
         self.advance(caller.token, Ok(Progress::On), caller.now, effects)
     }
 
-    /// Goes on as far as is possible without waiting.
+    /// Advances as far as possible without waiting.
     fn advance(
         &mut self,
         token: Token,
@@ -217,7 +217,7 @@ impl SlotState {
 }
 
 impl Intent {
-    /// In an exchange the old name leads to what the new one led to.
+    /// In an exchange the old name leads to the new one's former target.
     fn give_back_target(&mut self) {
         let Goal::Rename(rename) = &self.goal else { return };
         if let (RenameMode::Exchange, Some(target), [Hold::Entry(old), ..]) =
@@ -228,7 +228,7 @@ impl Intent {
     }
 }
 
-/// What one stage came to.
+/// The result of one stage.
 enum Progress {
     On,
     /// For another slot's answer.
@@ -247,7 +247,7 @@ impl Rename {
     fn go_on(&mut self) -> Progress {
         let exchanges = self.request.mode == RenameMode::Exchange;
         self.stage = match self.stage {
-            // What is no directory has nothing inside.
+            // Only a directory has anything inside.
             Stage::Order if self.kind == FileKind::Directory => Stage::Ascend(self.request.new_parent),
             Stage::Order | Stage::Ascend(_) => Stage::Put,
             Stage::Put => Stage::Inode,
@@ -295,7 +295,7 @@ impl Rename {
         target_part(self.request.mode, target, self.request.new_parent, self.request.parent)
     }
 
-    /// What the walk must not meet.
+    /// The inode that the walk must not meet.
     fn walks_for(&self) -> InodeId {
         match (self.stage, self.target) {
             (Stage::AscendBack(_), Some(target)) => target.inode,

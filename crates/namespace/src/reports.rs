@@ -1,4 +1,4 @@
-//! What became of deliveries.
+//! The outcomes of deliveries.
 
 use ramlace_base::{Error, ErrorKind, Redirect, Timestamp};
 use ramlace_wire::ErrorBody;
@@ -8,7 +8,7 @@ use crate::command::{Delivery, DeliveryAnswer, DeliveryId, Effect};
 use crate::state::SlotState;
 use crate::state::inode::Body;
 
-/// What an answer means to the sender of the delivery.
+/// The meaning of an answer for the sender of the delivery.
 enum Report {
     /// It has had its effect, or there is nothing left on which it could have one.
     Done(DeliveryAnswer),
@@ -81,7 +81,7 @@ impl SlotState {
             (Delivery::Prepare(message), Report::Done(DeliveryAnswer::Prepared(answer))) => {
                 self.part_held(message, answer, now, effects);
             }
-            // What was lost with its server needs no leave: its entry may go.
+            // An inode that was lost with its server needs no permission: its entry may be removed.
             (Delivery::Prepare(message), Report::Refused(why)) if is_lost(&message.part, why.kind()) => {
                 self.part_held(message, Prepared::Ready, now, effects);
             }
@@ -137,7 +137,7 @@ impl SlotState {
     }
 }
 
-/// Whether a refusal says that what the part was to remove, or to notify, was lost.
+/// Whether a refusal means that the inode to be removed, or notified, was lost.
 fn is_lost(part: &Part, why: ErrorKind) -> bool {
     match part {
         Part::SealDirectory { .. } | Part::LowerLinks { .. } => is_gone(why),
@@ -148,7 +148,7 @@ fn is_lost(part: &Part, why: ErrorKind) -> bool {
     }
 }
 
-/// Whether the delivery has had its effect; what is gone needs none.
+/// Whether the delivery has had its effect; an inode that is gone needs none.
 fn done(report: &Report) -> bool {
     match report {
         Report::Done(_) => true,

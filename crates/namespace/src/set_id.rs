@@ -31,8 +31,8 @@ impl Inode {
         }
     }
 
-    /// The owner or the group is about to change, perhaps to what it was. Directories keep their bits; a change
-    /// by the super-user clears them as any other.
+    /// The owner or the group is about to change, perhaps to the same value. Directories keep their bits; a
+    /// change by the super-user clears them as any other.
     pub(crate) fn owner_changes_by(&mut self, who: &Credentials) {
         if self.kind() != FileKind::Directory {
             self.remove_capability();
@@ -57,8 +57,8 @@ impl SlotState {
     }
 }
 
-/// The mode of what is made in a directory: a user who is not in the group that the directory hands down makes
-/// no program that runs as that group.
+/// The mode of a new inode in a directory: a user who is not in the group that the directory passes on cannot
+/// create a program that runs as that group.
 pub(crate) fn made_mode(above: &Inode, who: &Credentials, mode: u16) -> u16 {
     let runs_as_group = mode & SET_GID != 0 && mode & GROUP_RUNS != 0;
     if runs_as_group && above.mode & SET_GID != 0 && !may_keep_group(who, above.gid) {
@@ -68,7 +68,7 @@ pub(crate) fn made_mode(above: &Inode, who: &Credentials, mode: u16) -> u16 {
     }
 }
 
-/// Whether the user may give a set-group-id bit to what belongs to this group.
+/// Whether the user may set a set-group-id bit on an inode of this group.
 pub(crate) fn may_keep_group(who: &Credentials, gid: u32) -> bool {
     who.uid == 0 || who.in_group(gid)
 }

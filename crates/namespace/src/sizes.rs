@@ -30,8 +30,8 @@ impl SlotState {
         }
         if request.size > size && self.is_handed(id) {
             if unpublished {
-                // What lies beyond the end goes first, and with it the memory that was taken: the sender
-                // retries.
+                // The bytes beyond the end are cut first, and with them the memory that was allocated: the
+                // sender retries.
                 request.size = size;
             } else {
                 self.check_may_grow(id, has_memory)?;
@@ -173,8 +173,8 @@ impl SlotState {
         Ok(file)
     }
 
-    /// Whether the caller has it open for writing, which is a right whatever the mode says now. What a host's
-    /// session has open, others may have opened: its kernel alone knows which user's descriptor it is.
+    /// Whether the caller has it open for writing, which is a right whatever the mode says now. For a host's
+    /// session others may have opened it: only its kernel knows which user's descriptor it is.
     pub(crate) fn has_open_for_writing(&self, caller: Caller, id: InodeId) -> bool {
         !caller.on_behalf && self.session_writes(caller, id)
     }
@@ -195,11 +195,11 @@ impl SlotState {
     }
 }
 
-/// A file that reserves its memory is made longer by who has taken that: who knows it has done so before it asks, and is heard of again
-/// as one that makes it no longer.
+/// A file that reserves its memory may only be made longer by a caller that has allocated it. A caller that
+/// knows the rule has done so before; another is refused, and repeats the request after allocating.
 fn check_reserved(file: &File, request: Truncate, has_memory: bool) -> Result<()> {
     let Truncate { inode: id, size, .. } = request;
-    // What is so small lives with its inode.
+    // A file this small is inline.
     if !file.rules.reserve || has_memory || size <= file.size || size <= limits::INLINE_BYTES_MAX as u64 {
         return Ok(());
     }

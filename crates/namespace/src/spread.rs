@@ -81,7 +81,7 @@ impl SlotState {
         }
     }
 
-    /// Whether the directory can be spread now: it is whole and large, and nothing is under way in it.
+    /// Whether the directory can be spread now: it is whole and large, and no operation is under way in it.
     pub(crate) fn may_spread(&self, inode: InodeId) -> bool {
         let Some(Body::Directory(directory)) = self.inodes.get(&inode).map(|inode| &inode.body) else {
             return false;
@@ -104,7 +104,7 @@ pub(crate) fn check_partitions(partitions: &[Slot], slots: u32) -> Result<()> {
 }
 
 impl Inode {
-    /// What the slots of its partitions must know of a directory.
+    /// The attributes of a directory that the slots of its partitions must know.
     pub(crate) fn partition_attributes(&self, times: bool) -> PartitionAttributes {
         let Body::Directory(directory) = &self.body else { panic!("only directories are spread") };
         PartitionAttributes {

@@ -82,9 +82,9 @@ pub struct SlotState {
     pub(crate) delegation: Option<Delegation>,
     /// How often it was.
     pub(crate) delegations: u64,
-    /// A directory with so many entries is to be spread.
+    /// A directory with this many entries is to be spread.
     pub(crate) whole_entries_max: u64,
-    /// What the present step makes necessary.
+    /// The follow-up operations of the present step.
     #[serde(skip)]
     pub(crate) follow_up: Vec<FollowUp>,
     /// The command at hand may make no inode.
@@ -92,7 +92,7 @@ pub struct SlotState {
     pub(crate) full: bool,
 }
 
-/// What one step makes another necessary: done at its end.
+/// An operation that a step makes necessary: done at its end.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FollowUp {
     /// A whole directory got an entry, and has many.
@@ -106,7 +106,7 @@ pub(crate) enum FollowUp {
 pub(crate) struct Caller<'command> {
     pub token: Token,
     pub who: &'command Credentials,
-    /// What the session has open gives no right.
+    /// The session's open files give no right.
     pub on_behalf: bool,
     pub now: Timestamp,
 }
@@ -156,7 +156,7 @@ impl SlotState {
         self
     }
 
-    /// Spreads directories that have so many entries. For tests, which have few.
+    /// Spreads directories that have this many entries. For tests, which have few.
     #[must_use]
     pub fn with_whole_entries(mut self, entries_max: u64) -> SlotState {
         self.whole_entries_max = entries_max;
@@ -174,9 +174,10 @@ impl SlotState {
         self.inodes.forget_touched();
     }
 
-    /// Answers a mutation and remembers its answer, or that it waits. `Retry` is no answer, and neither is
-    /// `HostDown`, with which an operation ends that needs a server that cannot be reached, nor `Spread`, which
-    /// sends it to another slot: nothing has happened, and the same request may come again.
+    /// Answers a mutation and remembers its answer, or that it waits. Three errors are not remembered:
+    /// `Retry`; `HostDown`, with which an operation ends that needs a server that cannot be reached; and
+    /// `Spread`, which sends it to another slot. In these cases nothing has happened, and the same request
+    /// may be repeated.
     pub(crate) fn conclude(&mut self, token: Token, step: Step, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&token.session) else {
             return; // It ended meanwhile; no caller waits.
@@ -213,23 +214,23 @@ impl SlotState {
         self.sessions.get(&token.session).is_some_and(|session| session.has_met(token.sequence))
     }
 
-    /// By how much what the session's kept replies take has changed since this was asked last.
+    /// The change of the bytes that the session's kept replies take, since the last call.
     pub fn take_kept_change(&mut self, session: SessionId) -> i64 {
         self.sessions.get_mut(&session).map_or(0, Session::take_kept_change)
     }
 
-    /// What was reported to the owner of this slot that the session's kept replies take.
+    /// The bytes for the session's kept replies that were reported to the owner of this slot.
     #[must_use]
     pub fn told_kept(&self, session: SessionId) -> u64 {
         self.sessions.get(&session).map_or(0, Session::told_kept)
     }
 
-    /// What each session's kept replies take, for an owner of this slot that has no figures yet.
+    /// The bytes that each session's kept replies take, for an owner of this slot that has no figures yet.
     pub fn kept_anew(&mut self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
         self.sessions.iter_mut().map(|(id, session)| (*id, session.kept_anew()))
     }
 
-    /// What the session's kept replies below a number take.
+    /// The bytes that the session's kept replies below a number take.
     #[must_use]
     pub fn kept_below(&self, session: SessionId, sequence: Sequence) -> u64 {
         self.sessions.get(&session).map_or(0, |session| session.kept_below(sequence))
@@ -285,8 +286,8 @@ impl SlotState {
         inode.slot() == self.slot
     }
 
-    /// What is said of an inode that is not here: one of this slot is gone, or was lost with the server that had
-    /// the slot before, and of another's directory there is no partition here (any more).
+    /// The error for an inode that is not here: one of this slot is gone, or was lost with the server that
+    /// had the slot before; of another slot's directory there is no partition here (any more).
     pub(crate) fn not_here(&self, inode: InodeId) -> Error {
         if self.is_mine(inode) && inode.counter() < self.first_number {
             let text = format!("inode {inode} was lost with the server that held {} before", self.slot);

@@ -7,8 +7,8 @@ use ramlace_wire::FileKind;
 use crate::command::{Command, Effect, Op, Origin};
 use crate::state::inodes::Inodes;
 
-/// Says which inodes a step has changed for others, and which session knows without being notified: the one
-/// that asked for it, of what its request names.
+/// Reports which inodes a step has changed for others, and which session knows without being notified: the
+/// one that requested the step, about the inodes that its request names.
 pub(crate) fn tell_changes(inodes: &mut Inodes, slot: Slot, command: &Command, effects: &mut Vec<Effect>) {
     let changed = inodes.take_changed(slot).into_iter();
     let told: Vec<Effect> = changed

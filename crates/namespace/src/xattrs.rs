@@ -10,7 +10,7 @@ use crate::state::inode::{Body, Inode, STICKY, Xattrs, right};
 use crate::state::{Caller, SlotState, Step};
 
 impl Xattrs {
-    /// Whether the limit is kept with one more name and value, in place of what the name had.
+    /// Whether the limit is kept with one more name and value, which replaces an existing one of that name.
     fn check_room(&self, name: &XattrName, value: &[u8]) -> Result<()> {
         let bytes = |name: &XattrName, value: &[u8]| name.as_bytes().len() + value.len();
         let others = self.0.iter().filter(|(other, _)| *other != name);
@@ -64,7 +64,7 @@ impl Inode {
         }
     }
 
-    /// A program that was changed, or changed hands, keeps no capabilities.
+    /// A program that was changed, or got another owner, keeps no capabilities.
     pub(crate) fn remove_capability(&mut self) {
         if self.xattrs.is_some() {
             let name = XattrName::new(XattrName::CAPABILITY).expect("Linux's own name");
@@ -208,7 +208,7 @@ impl SlotState {
     }
 }
 
-/// Whether the caller finds what is to be set as it expects it.
+/// Whether the attribute exists, or not, as the caller expects.
 pub(crate) fn check_mode_of_setting(mode: XattrMode, is_there: bool, name: &XattrName) -> Result<()> {
     match (mode, is_there) {
         (XattrMode::Create, true) => Err(Error::new(ErrorKind::Exists, format!("it has '{name}' already"))),

@@ -1,4 +1,4 @@
-//! What a slot remembers of another that coordinated operations with it: see [`crate::peers`].
+//! What a slot remembers of another slot that coordinated operations with it: see [`crate::peers`].
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Coordinator {
     pub halves: BTreeMap<u64, Half>,
 }
 
-/// What has happened here to an operation.
+/// The state of an operation here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Half {
     /// Parts are held ready, by their numbers.
@@ -36,8 +36,8 @@ impl Half {
 }
 
 impl Coordinator {
-    /// Forgets what is finished up to the first that may not be: all below `settled_below` is finished, and so
-    /// is what follows it directly.
+    /// Forgets finished operations up to the first that may not be finished: all below `settled_below` are,
+    /// and so are those that follow it directly.
     pub(crate) fn forget_first(&mut self) {
         while let Some(first) = self.halves.first_entry()
             && *first.key() == self.settled_below
@@ -61,7 +61,7 @@ impl Coordinator {
         self.halves.iter().map(|(number, half)| (*number, half.parts()))
     }
 
-    /// Forgets operations for which exactly so many parts are still held, and what is finished below the first
+    /// Forgets operations for which exactly this many parts are still held, and finished ones below the first
     /// number, if that is the current one.
     pub(crate) fn forget(&mut self, halves: &[(u64, u32)], settled_below: Option<(u64, u64)>) -> Vec<Half> {
         if let Some((was, is)) = settled_below
@@ -85,7 +85,7 @@ impl Coordinator {
         self.halves.iter().filter_map(held)
     }
 
-    /// What is held for them.
+    /// The holds of these operations.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
         self.halves.values().flat_map(|half| {
             match half {

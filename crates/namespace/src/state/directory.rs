@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::callers::Callers;
 
-/// What only directories have.
+/// The state that only directories have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Directory {
     /// The directory above.
     pub parent: InodeId,
-    /// What files made here inherit.
+    /// The hints that files made here inherit.
     pub hints: LayoutHints,
     /// Its state between mkdir and rmdir.
     pub phase: Phase,
-    /// What is in it.
+    /// Its entries.
     pub entries: Entries,
     /// Names that an operation under way holds.
     pub busy: BTreeMap<Name, Claim>,
@@ -84,7 +84,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether it is known here what the name leads to.
+    /// Whether it is known here where the name leads.
     pub(crate) fn check_known(&self, name: &Name) -> Result<()> {
         match self.busy.get(name) {
             Some(Claim::Decided) => {

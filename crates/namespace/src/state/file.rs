@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::DeliveryId;
 
-/// What only files have.
+/// The state that only files have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct File {
     /// The published size.
@@ -132,8 +132,7 @@ impl File {
         }
     }
 
-    /// The bytes from `start` to `end` have memory. What lies before them and was not reported yet may be a
-    /// hole.
+    /// The bytes from `start` to `end` have memory. Unreported bytes before them may be a hole.
     pub(crate) fn fill(&mut self, start: u64, end: u64) {
         if start <= self.filled {
             self.filled = self.filled.max(end);
@@ -144,8 +143,8 @@ impl File {
         self.work.get_or_insert_default()
     }
 
-    /// The file has bytes up to `end`: raises the extent and publishes what can be published.
-    /// Returns whether the published size grew.
+    /// The file has bytes up to `end`: raises the extent and publishes as far as possible. Returns whether
+    /// the published size grew.
     pub(crate) fn extend(&mut self, end: u64) -> bool {
         let extent = self.extent().max(end);
         let limit = self.work.as_ref().and_then(|work| work.reservations.first()).map(|first| first.offset);
@@ -218,8 +217,8 @@ impl File {
         self.extent() > self.size || self.work.as_ref().is_some_and(|work| !work.reservations.is_empty())
     }
 
-    /// The session is gone: what it reserved stays a hole, or with `gap` is nothing where nothing is behind it. Returns
-    /// whether the published size grew.
+    /// The session is gone: its reservations stay holes, or with `gap` are removed if nothing is behind them.
+    /// Returns whether the published size grew.
     pub(crate) fn abandon(&mut self, session: SessionId, gap: bool) -> bool {
         let Some(work) = &mut self.work else { return false };
         let mut end = 0;
@@ -324,7 +323,7 @@ impl File {
         self.work.as_ref().is_some_and(|work| work.answers.iter().any(|answer| answer.lanes.contains(&lane)))
     }
 
-    /// What is still under way when the file goes for good.
+    /// The deliveries and truncations that are still under way when the file goes for good.
     pub(crate) fn into_unfinished(self) -> (Vec<DeliveryId>, Vec<TruncateAnswer>) {
         let work = self.work.map(|work| *work).unwrap_or_default();
         (work.cuts.values().map(|cut| cut.delivery).collect(), work.answers)
@@ -341,7 +340,7 @@ impl File {
         self.work.iter().flat_map(move |work| work.cuts.values().map(|cut| cut.delivery).chain(leaving(work)))
     }
 
-    /// What `check` asks.
+    /// The facts for `check`.
     pub(crate) fn facts(&self) -> FileFacts {
         let tail = self.work.as_ref().and_then(|work| work.reservations.last()).map(Reservation::end);
         FileFacts {

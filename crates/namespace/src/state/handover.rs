@@ -14,7 +14,7 @@ pub(crate) struct Handover {
     pub loose: Option<Loose>,
 }
 
-/// What such a kernel may do.
+/// What such a kernel may do with the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Loose {
     Reads,

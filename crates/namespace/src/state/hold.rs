@@ -32,7 +32,7 @@ pub(crate) enum Hold {
     SetPartition { inode: InodeId, attributes: PartitionAttributes },
 }
 
-/// A name, and what it is to lead to.
+/// A name, and where it is to lead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HeldEntry {
     pub parent: InodeId,
@@ -43,7 +43,7 @@ pub(crate) struct HeldEntry {
     pub put: Option<(InodeId, FileKind)>,
 }
 
-/// What becomes of a directory at home when an operation on all its partitions is done.
+/// What a directory at home becomes when an operation on all its partitions is done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Becomes {
     Spread(Box<[Slot]>),

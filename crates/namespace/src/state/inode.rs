@@ -1,4 +1,4 @@
-//! What lives in a slot under a number.
+//! The inodes of a slot.
 
 use std::collections::BTreeMap;
 
@@ -30,12 +30,12 @@ pub(crate) struct Inode {
     /// Never had a name, and may get one while it is open.
     pub linkable: bool,
     pub xattrs: Option<Box<Xattrs>>,
-    /// What the mode alone does not say.
+    /// The entries beyond the mode.
     pub lists: Option<Box<AccessLists>>,
     pub body: Body,
 }
 
-/// What the kinds do not share.
+/// The state that depends on the kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Body {
     File(File),
@@ -62,7 +62,7 @@ pub(crate) enum Which {
     Default,
 }
 
-/// What an access is for: bits of a mode.
+/// The purpose of an access: bits of a mode.
 pub(crate) mod right {
     pub const READ: u16 = 4;
     pub const WRITE: u16 = 2;
@@ -227,8 +227,8 @@ impl Inode {
         ))
     }
 
-    /// What is refused, as text that follows the path that a client names. Rights to search are asked of what
-    /// lies before the last name of a path.
+    /// The refused rights, as text that follows the path that a client names. Rights to search concern the
+    /// directories before the last name of a path.
     fn shown(&self, rights: u16) -> String {
         let words = [(right::READ, "read"), (right::WRITE, "write"), (right::SEARCH, "search")];
         let named: Vec<&str> =

@@ -16,12 +16,12 @@ use crate::state::inode::{Body, Inode};
 #[serde(transparent)]
 pub(crate) struct Inodes {
     all: BTreeMap<InodeId, Box<Inode>>,
-    /// What those that the present step has touched were before it.
+    /// The state before the present step of the inodes that it has touched.
     #[serde(skip)]
     touched: BTreeMap<InodeId, Option<Before>>,
 }
 
-/// What of an inode others may see.
+/// The part of an inode that others may see.
 #[derive(Clone, Debug, PartialEq)]
 struct Before {
     attributes: Attributes,
@@ -61,7 +61,7 @@ impl Inodes {
         self.all.remove(inode)
     }
 
-    /// What was done before the first step counts as no change.
+    /// Changes before the first step do not count.
     pub(crate) fn forget_touched(&mut self) {
         self.touched.clear();
     }
@@ -84,7 +84,7 @@ impl Inodes {
         std::mem::take(&mut self.touched).into_iter().filter_map(changed).collect()
     }
 
-    /// Whether all of a directory's names are here, and no operation under way takes them elsewhere.
+    /// Whether all of a directory's names are here, and no operation under way moves them elsewhere.
     pub(crate) fn has_all_names(&self, directory: InodeId) -> bool {
         self.all.get(&directory).is_some_and(|found| match &found.body {
             Body::Directory(directory) => directory.is_whole(),

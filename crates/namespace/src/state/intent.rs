@@ -1,5 +1,5 @@
-//! An operation across slots that is under way: how far it is. [`crate::intent`], [`crate::rename`] and
-//! [`crate::partitions`] take it further.
+//! The progress of an operation across slots. [`crate::intent`], [`crate::rename`] and [`crate::partitions`]
+//! advance it.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use crate::state::hold::Hold;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Intent {
     pub who: Credentials,
-    /// What it is, for its answer.
+    /// The operation, for its answer.
     pub goal: Goal,
-    /// What is held here.
+    /// The holds in this slot.
     pub holds: Vec<Hold>,
     /// Other slots that may hold something, and the number by which they know the operation.
     pub asked: BTreeMap<Slot, u64>,
@@ -30,7 +30,7 @@ pub(crate) struct Intent {
     pub decided: Option<Timestamp>,
 }
 
-/// What an operation is.
+/// The kind of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Goal {
     /// And the homes that are asked, one after the other, when the one before has no room.
@@ -50,7 +50,7 @@ pub(crate) struct Rename {
     pub kind: FileKind,
     /// Which user must own the inode.
     pub owner: Option<u32>,
-    /// What the new name led to.
+    /// The target of the new name before the rename.
     pub target: Option<Target>,
     /// It takes part in the order of moves.
     pub moves: bool,
@@ -59,20 +59,20 @@ pub(crate) struct Rename {
     pub stage: Stage,
 }
 
-/// What is to be held next.
+/// The next part to be held.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Stage {
     /// The order of moves.
     Order,
-    /// The new parent must not be inside what is moved: the walk is here.
+    /// The new parent must not be inside the moved directory: the walk is here.
     Ascend(InodeId),
     /// The new entry.
     Put,
     /// The inode.
     Inode,
-    /// The old parent must not be inside what comes back: the walk is here.
+    /// The old parent must not be inside the directory that is moved back: the walk is here.
     AscendBack(InodeId),
-    /// What was found.
+    /// The target that was found.
     Target,
     /// Everything is held.
     Held,
@@ -85,7 +85,7 @@ pub(crate) struct Partitions {
     pub task: Task,
 }
 
-/// What is left of it.
+/// The rest of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Task {
     Spread {

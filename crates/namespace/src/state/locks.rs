@@ -55,7 +55,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The held lock with the lowest first byte that is in the way.
+    /// The conflicting held lock with the lowest first byte.
     pub(crate) fn in_the_way(&self, wanted: &Lock) -> Option<&Lock> {
         self.held.iter().filter(|held| held.conflicts(wanted)).min_by_key(|held| held.start)
     }
@@ -78,7 +78,7 @@ impl Table {
         ahead.iter().zip(for_owner).filter(|(_, mine)| !mine).map(|(waiter, _)| waiter).find(conflicts)
     }
 
-    /// Which waiters wait for what this owner holds, directly or behind others that do.
+    /// Which waiters wait for this owner, directly or behind others that do.
     fn waits_for(&self, owner: LockOwner, ahead: &[Waiter]) -> Vec<bool> {
         let mine: Vec<&Lock> = self.held.iter().filter(|held| held.owner == owner).collect();
         let mut found = vec![false; ahead.len()];
@@ -92,7 +92,7 @@ impl Table {
         found
     }
 
-    /// The owners that block a waiter: those of what is in its way, then those before it in the queue.
+    /// The owners that block a waiter: those of conflicting locks, then those before it in the queue.
     pub(crate) fn blockers(&self, at: usize) -> Vec<LockOwner> {
         let wanted = &self.waiting[at].lock;
         let for_owner = self.waits_for(wanted.owner, &self.waiting[..at]);
@@ -108,7 +108,7 @@ impl Table {
         owners
     }
 
-    /// Takes the owner's locks off the range; a lock across its border keeps what is outside.
+    /// Removes the owner's locks from the range; a lock across its border keeps its part outside.
     pub(crate) fn unlock(&mut self, owner: LockOwner, start: u64, end: u64) {
         let mut rest = Vec::new();
         self.held.retain(|held| {
@@ -127,7 +127,7 @@ impl Table {
         self.sort();
     }
 
-    /// Puts a lock in the place of what its owner held there.
+    /// Replaces what its owner held there by a lock.
     pub(crate) fn hold(&mut self, lock: Lock) {
         self.unlock(lock.owner, lock.start, lock.end);
         let mut joined = lock;
@@ -149,7 +149,7 @@ impl Table {
         self.held.sort_by_key(|held| (held.owner, held.start));
     }
 
-    /// Grants what has become free; returns the waiters that got a lock, in the order of their turns.
+    /// Grants locks that have become free; returns the waiters that got one, in the order of their turns.
     pub(crate) fn grant_free(&mut self) -> Vec<Waiter> {
         let mut granted = Vec::new();
         let mut at = 0;
@@ -181,7 +181,7 @@ pub(crate) struct FileLocks {
     pub flock: Table,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Granted,
@@ -270,7 +270,7 @@ impl FileLocks {
         self.flock.forget(session);
     }
 
-    /// Grants what is the next in turn.
+    /// Grants the next lock in turn.
     pub(crate) fn grant_free(&mut self) -> Vec<Waiter> {
         let mut granted = self.fcntl.grant_free();
         granted.extend(self.flock.grant_free());
@@ -291,7 +291,7 @@ impl FileLocks {
         self.tables().iter().map(|table| table.waiting.len() as u64).sum()
     }
 
-    /// What each session holds and waits for.
+    /// The number of locks and waits of each session.
     pub(crate) fn counts(&self) -> BTreeMap<SessionId, LockCount> {
         let mut counts: BTreeMap<SessionId, LockCount> = BTreeMap::new();
         for table in self.tables() {

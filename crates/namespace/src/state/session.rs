@@ -15,11 +15,11 @@ pub(crate) struct Session {
     /// Everything below has been answered and seen.
     acknowledged_below: Sequence,
     replies: BTreeMap<Sequence, Cached>,
-    /// What the replies take.
+    /// The bytes of the replies.
     kept_bytes: u64,
-    /// What of that was reported to the slot's owner.
+    /// The part of them that was reported to the slot's owner.
     told_bytes: u64,
-    /// Open inodes, and what for.
+    /// Open inodes, and the access for which each is open.
     pub open: BTreeMap<InodeId, OpenedFor>,
     /// Files in which the session may have reservations.
     pub appending: BTreeSet<InodeId>,
@@ -31,7 +31,7 @@ pub(crate) struct Session {
     pub barriers: BTreeSet<Vec<u8>>,
 }
 
-/// What has become of a mutation.
+/// The outcome of a mutation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Cached {
     /// It waits for deliveries.
@@ -56,25 +56,25 @@ impl Cached {
 }
 
 impl Session {
-    /// By how much what the replies take has changed since this was asked last.
+    /// The change of the bytes of the replies since the last call.
     pub(crate) fn take_kept_change(&mut self) -> i64 {
         let change = self.kept_bytes as i64 - self.told_bytes as i64;
         self.told_bytes = self.kept_bytes;
         change
     }
 
-    /// What of that was reported to the slot's owner.
+    /// The part of them that was reported to the slot's owner.
     pub(crate) fn told_kept(&self) -> u64 {
         self.told_bytes
     }
 
-    /// What the replies take, for a slot's owner that has no figures yet.
+    /// The bytes of the replies, for a slot's owner that has no figures yet.
     pub(crate) fn kept_anew(&mut self) -> u64 {
         self.told_bytes = self.kept_bytes;
         self.kept_bytes
     }
 
-    /// What the replies below this number take.
+    /// The bytes of the replies below this number.
     pub(crate) fn kept_below(&self, sequence: Sequence) -> u64 {
         self.replies.range(..sequence).map(|(_, cached)| cached.bytes()).sum()
     }
@@ -143,7 +143,7 @@ impl Session {
         }
     }
 
-    /// Remembers what has become of a mutation, unless its answer has been seen already.
+    /// Remembers the outcome of a mutation, unless its answer was acknowledged already.
     pub(crate) fn remember(&mut self, sequence: Sequence, cached: Cached) {
         if sequence >= self.acknowledged_below {
             self.kept_bytes += cached.bytes();
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// A mutation had no effect; the same may come again, unless it was cancelled.
+    /// A mutation had no effect; it may be repeated, unless it was cancelled.
     pub(crate) fn forget(&mut self, sequence: Sequence) {
         if self.replies.get(&sequence) == Some(&Cached::GivenUp) {
             return self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&given_up()))));
@@ -198,7 +198,7 @@ mod tests {
         assert!(
             matches!(copy, Some(Cached::Answered(Err(refusal))) if refusal.kind == ErrorKind::Stale.number())
         );
-        // A mutation that was not cancelled may come again.
+        // A mutation that was not cancelled may be repeated.
         session.wait(Sequence(2));
         session.forget(Sequence(2));
         assert_eq!(session.admit(session_id, Sequence(2), sequence).unwrap(), None);

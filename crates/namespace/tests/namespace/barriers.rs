@@ -61,7 +61,7 @@ impl Host {
         (answer.expect("answered at once"), told)
     }
 
-    /// Messages that were not received are lost; the state is what the log says, or a snapshot.
+    /// Messages that were not received are lost; the state is restored from the log, or a snapshot.
     fn crash(&mut self) {
         let mut again = SlotState::new(Slot(0), 1, Epoch(1), 7);
         for record in &self.log {
@@ -80,7 +80,7 @@ struct Model {
     rounds: u64,
     /// Members that wait, of which session and with which number.
     waiting: BTreeMap<u32, (u64, u64)>,
-    /// The last wait of each member, its session, and whether that lives.
+    /// The last wait of each member, its session, and whether that is alive.
     last: BTreeMap<u32, (u64, u64, bool)>,
     /// Rounds that waits passed.
     passed: BTreeMap<(u64, u64), u64>,

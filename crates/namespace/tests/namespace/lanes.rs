@@ -1,6 +1,6 @@
-//! The home of a file and the file's lanes, some of which miss truncations: whatever happens, what
-//! is read is what the model has. The lanes here keep the rules that
-//! `docs/records/generations.md` sets for those of a server.
+//! The home of a file and the file's lanes, some of which miss truncations: in all cases reads return what
+//! the model has. The lanes here keep the rules that `docs/records/generations.md` sets for those of a
+//! server.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ struct World {
     lanes: Vec<Lane>,
     model: Model,
     node: Node,
-    /// What the writer believes.
+    /// The generation that the writer assumes.
     generation: Generation,
 }
 

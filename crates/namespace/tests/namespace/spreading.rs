@@ -1,4 +1,4 @@
-//! Directories that are spread over slots: rights, what they hand down, times, losses and bad messages.
+//! Directories that are spread over slots: rights, inheritance, times, losses and bad messages.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,7 +26,7 @@ struct Slots {
     sequence: u64,
     /// Messages that entries were moved with.
     moved: Vec<usize>,
-    /// Where nothing arrives, and what was meant for it.
+    /// The slot where nothing arrives, and the messages that were meant for it.
     silent: Option<Slot>,
     /// Only the ends of operations are lost there.
     hears_questions: bool,
@@ -34,7 +34,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// The root directory belongs to Alice, and spreads over the slots when it has so many entries.
+    /// The root directory belongs to Alice, and is spread over the slots when it has this many entries.
     fn new(whole_entries_max: u64) -> Slots {
         let state =
             |slot| SlotState::new(Slot(slot), SLOTS, Epoch(1), 7).with_whole_entries(whole_entries_max);
@@ -397,7 +397,7 @@ fn a_partition_that_was_lost_holds_up_neither_a_change_nor_the_end_of_its_direct
         let request = wire::RemoveDirectory { parent: ROOT, name: name(0) };
         let mut outcome = pool.change(&ALICE, Slot(0), Op::RemoveDirectory(request.clone())).unwrap();
         if matches!(&outcome, Err(error) if error.kind() == ErrorKind::Retry) {
-            // The same number comes again.
+            // The same number is used again.
             pool.sequence -= 1;
             outcome = pool.change(&ALICE, Slot(0), Op::RemoveDirectory(request)).unwrap();
         }

@@ -1,5 +1,4 @@
-//! Several users in one slot: what each may do is what the model says, whatever the owners, the
-//! groups and the modes.
+//! Several users in one slot: each may do what the model says, whatever the owners, the groups and the modes.
 
 use proptest::prelude::*;
 use ramlace_base::{

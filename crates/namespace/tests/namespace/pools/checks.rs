@@ -1,4 +1,4 @@
-//! What must hold after every step, when everything is finished, and in the end.
+//! Invariants that must hold after every step, when everything is finished, and at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::pools::wish::Wish;
 
 /// Rounds of delivery after which everything must be finished.
 const ROUNDS_MAX: usize = 50;
-/// Times that a client gets Retry when nothing else is under way.
+/// Times that a client gets Retry when no other operation is under way.
 const COMES_AGAIN_MAX: usize = 6;
 
 impl Pool {
@@ -35,8 +35,8 @@ impl Pool {
         self.query(inode, &GetAttributes { inode })
     }
 
-    /// Every node of the model is in its slot, as the model has it; but for what an operation
-    /// under way changes bit by bit.
+    /// Every node of the model is in its slot, as the model has it, except for changes of an operation under
+    /// way, which happen bit by bit.
     pub fn check_tree(&self) {
         for host in &self.hosts {
             assert_eq!(host.state.inode_count(), host.state.inodes().count() as u64);
@@ -176,7 +176,7 @@ impl Pool {
         }
     }
 
-    /// What `ramlace check` reads of the slots fits together, and nothing is under way.
+    /// The facts that `ramlace check` reads of the slots are consistent, and no operation is under way.
     fn check_facts(&self) {
         let map = self.map();
         let mut check = Check::new(&map, BTreeSet::new());

@@ -1,4 +1,4 @@
-//! What renames and links cost in messages, beside the client's request.
+//! The messages that renames and links cost, besides the client's request.
 
 use ramlace_base::{Name, Slot};
 use ramlace_model::{Model, Node};
@@ -68,7 +68,7 @@ fn a_rename_in_one_slot_is_one_request() {
 fn a_rename_of_a_file_to_another_slot_is_three_messages() {
     let (mut pool, a, b) = pool();
     assert_eq!(does(&mut pool, &rename(a, "c", b, "e")), 2);
-    // What it replaces usually lives beside its entry; the two lanes of the file are notified of its end.
+    // The replaced inode usually lives beside its entry; the two lanes of the file are notified of its end.
     let lanes = 2;
     assert_eq!(does(&mut pool, &rename(a, "d", b, "c")), 2 + lanes);
     // Back again: the inode has stayed where it was made.

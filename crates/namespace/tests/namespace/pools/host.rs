@@ -44,7 +44,7 @@ impl Host {
     }
 }
 
-/// What clients may believe of a slot by leases.
+/// The facts that clients may cache of a slot under leases.
 struct View {
     attributes: BTreeMap<InodeId, Attributes>,
     names: BTreeMap<InodeId, BTreeMap<Name, InodeId>>,
@@ -70,7 +70,7 @@ impl View {
         view
     }
 
-    /// Every session that knew what this step has changed is notified.
+    /// Every session that knew something that this step has changed is notified.
     fn check_told(&self, after: &View, effects: &[Effect]) {
         let told = |wanted: InodeId, of_names: bool| {
             effects.iter().any(|effect| {

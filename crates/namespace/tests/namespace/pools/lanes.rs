@@ -22,7 +22,7 @@ impl Pool {
         self.query(inode, &QueryInode { inode, since })
     }
 
-    /// What the server of lane 0 does; now and then it has no room.
+    /// The server of lane 0; sometimes it has no room.
     pub fn fill(&mut self, message: &FillLane) -> Result<()> {
         let inode = message.lane.inode;
         if self.filled.get(&message.lane).is_some_and(|known| *known >= message.generation) {
@@ -41,7 +41,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The bytes, and zeros up to the end, are what the model has.
+    /// The bytes, and zeros up to the end, are those of the model.
     fn check_bytes(&self, node: Node, bytes: &[u8]) {
         let Ok(stat) = self.model.stat(node) else { return };
         let mut bytes = bytes.to_vec();

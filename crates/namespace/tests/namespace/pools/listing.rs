@@ -1,4 +1,4 @@
-//! Listings that go on while the directory changes: no entry twice, and none missed that stayed.
+//! Listings during changes of the directory: no entry twice, and none missing that stayed.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ impl Pool {
         entries.into_iter().filter(|(name, _, _)| !touched(name)).map(|(name, to, _)| (name, to)).collect()
     }
 
-    /// The tree has changed: what is not there any more need not be seen.
+    /// The tree has changed: removed entries need not be listed.
     pub fn note_listing(&mut self) {
         let Some(mut listing) = self.listing.take() else { return };
         let there = self.settled_entries(listing.node);

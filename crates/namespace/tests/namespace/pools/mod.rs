@@ -1,6 +1,6 @@
-//! A pool of slots without servers: deliveries are delivered in any order, twice, late or never;
-//! servers are out of reach; slots begin again from snapshot and log; clients send again what they
-//! have sent before. After every step the tree is the model's, and in the end nothing is left over.
+//! A pool of slots without servers: deliveries are delivered in any order, twice, late or never; servers are
+//! unreachable; slots restart from snapshot and log; clients repeat their requests. After every step the tree
+//! is the model's, and at the end nothing is left over.
 
 mod checks;
 mod cost;
@@ -42,7 +42,7 @@ fn run(slots: u16, hash_bits: u32, actions: &[Action]) {
     run_spreading(slots, hash_bits, u64::MAX, actions);
 }
 
-/// The same with directories that are spread when they have so many entries.
+/// The same with directories that are spread when they have this many entries.
 fn run_spreading(slots: u16, hash_bits: u32, whole_entries_max: u64, actions: &[Action]) {
     let mut pool = Pool::new(slots, hash_bits, whole_entries_max);
     for action in actions {

@@ -1,4 +1,4 @@
-//! The pool, its clients and what flies between the slots.
+//! The pool, its clients and the messages between the slots.
 
 mod answers;
 mod clients;
@@ -43,7 +43,7 @@ pub enum Action {
     Settle,
 }
 
-/// What is on its way.
+/// A message under way.
 #[derive(Clone, Debug)]
 pub enum Flight {
     Message { from: Slot, delivery: DeliveryId, message: Delivery },
@@ -68,11 +68,11 @@ pub struct Sent {
     pub outcome: Option<Result<Reply>>,
     /// It came to nothing, and may be sent again.
     pub again: bool,
-    /// What it would have come to at each moment since it was sent.
+    /// The outcomes that it could have had at any time since it was sent.
     pub possible: BTreeSet<Outcome>,
 }
 
-/// What an operation comes to on the model.
+/// The outcome of an operation on the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     Done,
@@ -81,7 +81,7 @@ pub enum Outcome {
     Failed(ErrorKind),
 }
 
-/// What an operation under way changes bit by bit.
+/// The nodes that an operation under way changes bit by bit.
 #[derive(Clone, Default)]
 pub struct Touched {
     pub names: BTreeSet<(Node, Name)>,
@@ -112,7 +112,7 @@ pub struct Pool {
     pub in_lanes: BTreeMap<InodeId, Generation>,
     /// Files that were reported in this step as gone.
     pub gone: BTreeSet<Node>,
-    /// Lanes that began with what their files had inline.
+    /// Lanes that began with their files' inline bytes.
     pub filled: BTreeMap<LaneId, Generation>,
     /// Messages that have arrived.
     pub messages: usize,
@@ -362,7 +362,7 @@ impl Pool {
     /// the tree shows its result.
     fn note_silent_end(&mut self, walked: Option<Token>) {
         let Some(token) = walked else { return };
-        // An earlier attempt of the same that came to nothing may be on its way still.
+        // An earlier attempt of the same operation, which was aborted, may still be under way.
         let given_up = |message: &Delivery| matches!(message, Delivery::Settle(settle) if !settle.commit);
         if !self.open_deliveries_of(token).all(given_up) {
             return;
@@ -394,7 +394,7 @@ impl Pool {
         open.map(|(_, message)| message).filter(move |message| token_of(message) == Some(token))
     }
 
-    /// The tree has changed: what is under way may come to something else.
+    /// The tree has changed: operations under way may have another outcome.
     fn disturb(&mut self) {
         for client in &mut self.clients {
             for sent in client.sent.values_mut().filter(|sent| sent.outcome.is_none()) {

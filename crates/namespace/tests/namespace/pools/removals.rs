@@ -8,7 +8,7 @@ use crate::pools::pool::{CLIENTS, Flight, NAMES, Pool};
 use crate::pools::wish::Wish;
 
 const ROOT: Node = Model::ROOT;
-/// Times that a caller gets Retry: a look begins, or runs already; the next one has ended.
+/// Times that a caller gets Retry: while a check begins, or is already running; the next one has ended.
 const COMES_AGAIN_MAX: usize = 2;
 
 fn name(text: &str) -> Name {
@@ -89,7 +89,7 @@ fn all_who_want_a_spread_directory_removed_hear_that_it_is_not_empty() {
     pool.end();
 }
 
-/// The second caller asks when the last entry is gone; the look that is under way has seen the entry.
+/// The second caller asks when the last entry is gone; the check under way has seen the entry.
 #[test]
 fn who_asks_while_others_are_looked_for_does_not_hear_what_was_before() {
     let (mut pool, directory, left) = pool();
@@ -97,7 +97,7 @@ fn who_asks_while_others_are_looked_for_does_not_hear_what_was_before() {
     pool.send_wish(2, &Wish::Symlink { parent: directory, name: left.clone() });
     pool.settle();
     pool.send_wish(0, &remove());
-    // All parts are asked, until one refuses; that word is on its way.
+    // All parts are asked, until one refuses; that answer is under way.
     while !pool.flying.is_empty() && !refusal_flies(&pool) {
         let next = pool.flying.pop().unwrap();
         pool.land(next);

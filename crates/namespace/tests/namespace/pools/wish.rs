@@ -1,4 +1,4 @@
-//! What a client wants, said once for the pool and once for the model.
+//! A client's request, in a form for the pool and for the model.
 
 use std::collections::BTreeMap;
 

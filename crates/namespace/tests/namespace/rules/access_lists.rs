@@ -1,5 +1,5 @@
-//! Access control lists: which users set them, what they do to a mode and a mode to them, and what is made
-//! below a default list.
+//! Access control lists: which users set them, how they and a mode change each other, and what new inodes
+//! below a default list get.
 
 use ramlace_base::{ErrorKind, InodeId, Result};
 use ramlace_namespace::Op;
@@ -13,7 +13,7 @@ const ACCESS: &[u8] = XattrName::ACCESS_LIST;
 const DEFAULT: &[u8] = XattrName::DEFAULT_LIST;
 /// Mallory reads and writes; the group reads.
 const MALLORYS: &str = "u::rw-,u:6666:rw-,g::r--,m::rw-,o::---";
-/// What is made below gives Mallory all rights, and the group those to read and search.
+/// The default list for new inodes gives Mallory all rights, and the group those to read and search.
 const HANDED_DOWN: &str = "u::rwx,u:6666:rwx,g::r-x,m::rwx,o::---";
 
 fn list(text: &str) -> AccessList {
@@ -99,7 +99,7 @@ fn a_change_of_the_mode_is_one_of_owner_mask_and_others() {
     );
     assert_eq!(mode(&story, file), 0o4640);
     assert!(may(&mut story, MALLORY, file, true, false) && !may(&mut story, MALLORY, file, true, true));
-    // What was the mask is the group's when the list goes.
+    // The mask becomes the group's rights when the list is removed.
     story.ask(chmod(file, 0o664)).unwrap();
     story.ask(remove(file, ACCESS)).unwrap();
     assert_eq!(mode(&story, file), 0o664);

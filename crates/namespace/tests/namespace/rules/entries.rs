@@ -1,4 +1,4 @@
-//! Entries, and the life of the inodes behind them.
+//! Entries, and the lifetime of the inodes behind them.
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Slot, limits};
 use ramlace_namespace::{Delivery, DeliveryAnswer, Op};

@@ -21,7 +21,7 @@ fn a_repeated_mutation_has_one_effect_and_its_first_answer() {
     assert_eq!(reply(&failed).unwrap().unwrap_err().kind(), ErrorKind::Exists);
     story.numbered(7, 1, unlink(InodeId::ROOT, "f"));
     assert_eq!(story.numbered(6, 1, op.clone()), failed);
-    // What the client has seen is forgotten, and is never done again.
+    // An acknowledged answer is forgotten, and its mutation is never done again.
     story.numbered(8, 7, close(InodeId::ROOT));
     assert_eq!(reply(&story.numbered(6, 1, op)).unwrap().unwrap_err().kind(), ErrorKind::Stale);
 }

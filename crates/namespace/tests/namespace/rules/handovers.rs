@@ -22,7 +22,7 @@ fn number(story: &mut Story, inode: InodeId, write: bool) -> u64 {
     }
 }
 
-/// What the lane received: up to which number handovers have ended.
+/// The numbers up to which the lane was told that handovers have ended.
 fn over(story: &Story) -> Vec<u64> {
     let told = |delivery: &Delivery| match delivery {
         Delivery::TrimLane(message) => Some(message.handovers_over),
@@ -65,7 +65,7 @@ fn what_a_kernel_may_have_that_nobody_can_ask_does_not_become_strict() {
     story.session = session(2);
     assert_eq!(story.refused(set(Some(Mode::Strict))), ErrorKind::Busy);
     story.ask(set(Some(Mode::Relaxed))).unwrap();
-    // And what is strict is given to no kernel.
+    // A strict file is given to no kernel.
     let strict = story.create(InodeId::ROOT, "strict");
     story.extend(strict, 1, 100).unwrap();
     story.ask(close(strict)).unwrap();
@@ -106,7 +106,7 @@ fn a_kernel_that_nobody_can_ask_any_more_is_believed_to_write_for_ever() {
         number(&mut story, file, true);
         story.ask(close(file)).unwrap();
         assert_eq!(story.info(file).unwrap().handed, write);
-        // And what it has must not be given other memory: its lane keeps what it has.
+        // Its memory must not be replaced: its lane keeps the bytes that it has.
         assert_eq!(story.refused(truncate(file, 200)), ErrorKind::Redirect(Redirect::Handed));
         assert_eq!(over(&story), vec![]);
     }
@@ -125,7 +125,7 @@ fn the_lane_hears_when_the_last_kernel_has_let_go() {
     story.session = session(1);
     story.ask(close(file)).unwrap();
     assert_eq!(over(&story), vec![last]);
-    // A message that comes late says nothing of what came later.
+    // A late message says nothing about later handovers.
     story.ask(open(file, false)).unwrap();
     assert!(number(&mut story, file, false) > last);
 }

@@ -135,7 +135,7 @@ fn what_does_not_fit_changes_nothing() {
         assert_eq!(story.refused(op(file, InlineMode::At, 0, &vec![1; length], true)), ErrorKind::Invalid);
     }
     assert_eq!(story.info(file).unwrap(), before);
-    // A server without room lets nothing grow; what is there may change.
+    // A server without room lets no file grow; existing bytes may change.
     let other = story.create_inline(ROOT, "g", 1);
     assert_eq!(written(story.ask(op(other, InlineMode::At, 0, b"x", false))).outcome, InlineOutcome::Full);
     assert_eq!(written(story.ask(op(file, InlineMode::At, 0, b"x", false))).outcome, InlineOutcome::Written);
@@ -330,7 +330,7 @@ fn first_bytes_take_an_empty_file_to_its_lanes() {
     write(&mut story, written_to, 0, b"abc");
     assert_eq!(story.server(begin(written_to, session(1))), []);
     assert_eq!(bytes(&story, written_to), b"abc");
-    // What is on its way goes by its own message, and lane 0 that has refused it may have begun.
+    // Bytes that are being moved go with a message of their own, and lane 0 may have begun although it refused.
     assert!(story.send(promote(written_to)).is_none());
     let (delivery, _) = fill(&story);
     assert_eq!(story.server(begin(written_to, session(1))), []);

@@ -1,4 +1,4 @@
-//! What memory a file holds, as far as its home can know.
+//! The memory that a file holds, as far as its home can know.
 
 use ramlace_base::{Generation, InodeId};
 use ramlace_namespace::Op;

@@ -347,7 +347,7 @@ fn a_refused_rename_leaves_everything_as_it_was() {
         (ErrorKind::NotEmpty, ErrorKind::NotEmpty),
         (ErrorKind::Denied, ErrorKind::Denied),
         (ErrorKind::HostDown, ErrorKind::HostDown),
-        // Another operation is in the way: the client comes again.
+        // Another operation conflicts: the client repeats its request.
         (ErrorKind::Busy, ErrorKind::Retry),
     ] {
         assert_eq!(story.send(rename(ROOT, "f", there, "g")), None);
@@ -441,7 +441,7 @@ fn what_a_lost_coordinator_held_is_let_go() {
     assert_eq!(lost(&story, 2), []);
     assert_eq!((links(&story, file), look(&story, ROOT, "g")), (1, Err(ErrorKind::NotFound)));
     story.mkdir(ROOT, "g");
-    // A message from its first life changes nothing.
+    // A message from before it started over changes nothing.
     story.peer(settle(5, true)).unwrap();
     assert!(story.peer(message(4, Part::OrderMoves, ALICE)).is_err());
     assert_eq!(story.size(ROOT), 2);

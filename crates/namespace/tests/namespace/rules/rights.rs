@@ -150,7 +150,7 @@ fn modes_decide_who_may_do_what() {
     ] {
         assert_eq!(story.refused(op.clone()), kind, "{op:?}");
     }
-    // Without search permission a user does not learn what is inside.
+    // Without search permission a user learns nothing about the content.
     story.who = ALICE;
     story.ask(Op::SetAttributes(wire::SetAttributes { mode: Some(0o600), ..set(InodeId::ROOT) })).unwrap();
     let look = wire::Lookup { parent: InodeId::ROOT, name: name("f") };
@@ -324,7 +324,7 @@ fn a_file_reserves_where_its_directory_hands_that_down_or_its_maker_asks_for_it(
     let own = opened(story.ask(Op::Create(request))).info.attributes.inode;
     let found = [before, directory, after, later, own].map(|inode| reserves(&story, inode));
     assert_eq!(found, [false, false, true, false, true]);
-    // Whoever has it open was told so: it stays until they have closed it.
+    // The opens were answered with this rule: it stays until they are closed.
     assert_eq!(story.refused(set(after, false)), ErrorKind::Busy);
     story.ask(set(after, true)).unwrap();
     story.ask(Op::Close(wire::Close { inode: after, modified: None })).unwrap();
@@ -341,7 +341,7 @@ fn a_file_that_reserves_is_made_longer_by_who_has_taken_its_memory() {
     let file = opened(story.ask(Op::Create(request))).info.attributes.inode;
     let to = |size, allocated| Op::Truncate(wire::Truncate { inode: file, size, allocated });
     let refused = ErrorKind::Redirect(Redirect::Reserved);
-    // What is so small lives with its inode, which has its memory.
+    // A file this small is inline, and has its inode's memory.
     story.ask(to(limits::INLINE_BYTES_MAX as u64, None)).unwrap();
     for size in [limits::INLINE_BYTES_MAX as u64 + 1, 1 << 30] {
         assert_eq!(story.refused(to(size, None)), refused);

@@ -1,4 +1,4 @@
-//! A slot, a client, and short words for what they say to each other.
+//! A slot, a client, and short notations for their messages.
 
 use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, Name, Result, Sequence, SessionId, Slot, Timestamp,

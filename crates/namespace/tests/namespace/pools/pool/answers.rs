@@ -1,4 +1,4 @@
-//! What clients receive, compared with what the model says.
+//! Answers to clients, compared with the model's.
 
 use super::*;
 

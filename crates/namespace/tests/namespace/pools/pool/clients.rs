@@ -1,4 +1,4 @@
-//! What clients do: they wish, ask again, repeat themselves, and leave.
+//! The actions of clients: they send requests, poll, repeat requests, and leave.
 
 use super::*;
 
@@ -87,7 +87,7 @@ impl Pool {
         let token = Token { session: sender.session, sequence };
         let sent = sender.sent.get_mut(&sequence).unwrap();
         sent.again = false;
-        // What the first attempt has received may be what a later one says.
+        // A later attempt may return the outcome of the first one.
         sent.possible.insert(outcome_on(&self.model, &sent.wish));
         let wish = &sent.wish.clone();
         let slot = match wish.entry() {
@@ -118,7 +118,7 @@ impl Pool {
         self.take_effects(slot, effects);
     }
 
-    /// Removes a spread directory with what is in it; whatever has come to nothing comes again.
+    /// Removes a spread directory with everything in it; attempts without effect are repeated.
     pub(super) fn clear(&mut self, client: u8, which: u8, settled: bool) {
         let mut places = Vec::new();
         for (parent, _) in self.model.nodes() {
@@ -149,7 +149,7 @@ impl Pool {
         self.send_wish(client, &Wish::RemoveDirectory { parent, name });
     }
 
-    /// Where a client looks a name up.
+    /// The slot in which a client looks a name up.
     pub(super) fn slot_of(&self, client: usize, parent: Node, name: &Name) -> Slot {
         let inode = self.inode_of[&parent];
         let partition = self.hosts[0].state.partition_of(name);
@@ -176,12 +176,12 @@ impl Pool {
         }
     }
 
-    /// Sends what came to nothing once more.
+    /// Repeats a request that had no effect.
     pub fn attempt_again(&mut self, client: usize) {
         self.told_again(client).into_iter().for_each(|sequence| self.attempt(client, sequence));
     }
 
-    /// What came to nothing.
+    /// The requests that had no effect.
     pub fn told_again(&self, client: usize) -> Vec<Sequence> {
         let sent = self.clients[client].sent.iter();
         sent.filter(|(_, sent)| sent.again).map(|(sequence, _)| *sequence).collect()
