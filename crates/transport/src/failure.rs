@@ -5,7 +5,7 @@ use std::fmt;
 use ramlace_base::Error;
 use ramlace_wire::{ClusterMap, ErrorBody};
 
-/// A call that failed: the error, and what it means for the connection.
+/// A call that failed: the error, and its meaning for the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// What went wrong.
@@ -18,7 +18,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What the other side said in an error frame.
+    /// The error that the other side sent in an error frame.
     pub(crate) fn told(body: ErrorBody) -> Failure {
         let mut body = body;
         let map = body.map.take().map(Box::new);

@@ -1,4 +1,4 @@
-//! What both sides do with frames: put a head together, take a reply apart.
+//! Operations on frames for both sides: building a head, decoding a reply.
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_wire::{ErrorBody, HEADER_BYTES, Header, Request, decode_body, flags};
@@ -24,7 +24,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<Header> {
     Header::decode(bytes)
 }
 
-/// Checks that a frame is the reply to this call. What it brings may be an error all the same.
+/// Checks that a frame is the reply to this call; it may still contain an error.
 ///
 /// Errors: `Protocol`; the connection is out of step and of no further use.
 pub(crate) fn check_reply<R: Request>(header: &Header, call: u32) -> Result<()> {

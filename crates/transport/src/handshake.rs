@@ -22,7 +22,7 @@ use crate::keys::{CLAIM_BYTES, Claim, ClientKey, KEY_BYTES, Proved, Role, Server
 use crate::seal::{FrameKeys, Protection};
 
 const NOISE: &str = "Noise_NKpsk0_25519_ChaChaPoly_BLAKE2s";
-/// An ephemeral key and a tag: what a Noise message has beside its payload.
+/// An ephemeral key and a tag: the parts of a Noise message besides its payload.
 const NOISE_BYTES: usize = 32 + 16;
 /// Payload of message 1: the number of the server that is meant.
 const WANTED_BYTES: usize = 4;
@@ -34,15 +34,15 @@ const MESSAGE_1_BYTES: usize = NOISE_BYTES + WANTED_BYTES;
 const MESSAGE_2_BYTES: usize = NOISE_BYTES + ANSWER_BYTES;
 /// Length of the client's confirmation: a tag.
 pub(crate) const CONFIRMATION_BYTES: usize = 16;
-/// What a client says before message 1.
+/// The bytes that a client sends before message 1.
 const FRONT_BYTES: usize = PREAMBLE_BYTES + CLAIM_BYTES;
 /// Bytes of a client's hello: its preamble, its claim and message 1.
 pub(crate) const HELLO_BYTES: usize = FRONT_BYTES + MESSAGE_1_BYTES;
-/// What a client's preamble says that follows.
+/// The bytes of a hello behind the preamble.
 const HELLO_PAYLOAD_BYTES: usize = HELLO_BYTES - PREAMBLE_BYTES;
 /// In the place of a server's number: any server of the pool is meant.
 const WHICHEVER: u32 = u32::MAX;
-/// What the keys of frames are worked out from, beside those of the Noise session.
+/// The label for deriving the keys of frames from the Noise session.
 const FRAME_WORDS: &[u8] = b"ramlace frames";
 
 fn builder<'a>(prologue: &'a [u8; FRONT_BYTES], key: &'a [u8; KEY_BYTES]) -> Builder<'a> {
@@ -66,9 +66,9 @@ pub(crate) struct ClientHandshake {
     wanted: Option<ServerId>,
 }
 
-/// What a client knows of the server when its greeting has been answered.
+/// What a client knows of the server once its greeting was answered.
 pub(crate) struct Answered {
-    /// What is to be sent before the first frame.
+    /// The message to be sent before the first frame.
     pub(crate) confirmation: [u8; CONFIRMATION_BYTES],
     pub(crate) server: ServerId,
     pub(crate) protection: Protection,
@@ -76,7 +76,8 @@ pub(crate) struct Answered {
 }
 
 impl ClientHandshake {
-    /// Begins; returns what to send first. `wanted`: the server that is meant, unless any of the pool will do.
+    /// Begins; returns the bytes to send first. `wanted`: the server that is meant, unless any of the pool
+    /// will do.
     pub(crate) fn begin(key: &ClientKey, wanted: Option<ServerId>) -> (ClientHandshake, Vec<u8>) {
         let mut front = [0; FRONT_BYTES];
         let preamble = Preamble::of_client(key.role().number(), HELLO_PAYLOAD_BYTES);
@@ -100,7 +101,7 @@ impl ClientHandshake {
     pub(crate) fn finish(mut self, preamble: &Preamble, payload: &[u8]) -> Result<Answered> {
         let same_version = preamble.version == PROTOCOL_VERSION;
         if preamble.status != Status::Welcome {
-            // What a stranger says must not move the reader's cursor.
+            // A stranger's text must not move the reader's cursor.
             let line = String::from_utf8_lossy(payload).trim_end().replace(char::is_control, "?");
             let kind = match preamble.status {
                 _ if !same_version => ErrorKind::Protocol,
@@ -145,8 +146,8 @@ fn decode_answer(answer: &[u8; ANSWER_BYTES]) -> Result<(ServerId, Protection)> 
     }
 }
 
-/// Checks the first bytes from a stranger, as far as they have come: a server need not wait for the rest of
-/// what cannot become a greeting.
+/// Checks the first bytes from a stranger, as far as they have come: a server need not wait for the rest if
+/// they cannot become a greeting.
 ///
 /// Errors: `Protocol`, with the line that is sent to the stranger.
 pub(crate) fn check_greeting(bytes: &[u8]) -> Result<()> {
@@ -191,7 +192,7 @@ pub(crate) struct ServerHandshake {
 }
 
 impl ServerHandshake {
-    /// Reads a hello whose preamble has been checked; returns what the client proves, and what to answer.
+    /// Reads a hello whose preamble has been checked; returns what the client proves, and the answer.
     ///
     /// Errors, with the line that is sent to the client: `Denied`; `Moved` when another server was meant.
     pub(crate) fn answer(
@@ -211,7 +212,7 @@ impl ServerHandshake {
         if noise.read_message(message, &mut wanted).ok() != Some(WANTED_BYTES) {
             return Err(wrong_secret());
         }
-        // Only a client that has the key learns what became of it.
+        // Only a client that has the key learns whether it was revoked.
         keys.check(&answering.proved)?;
         let (me, wanted) = (u32::from(keys.server().0), u32::from_le_bytes(wanted));
         if wanted != me && wanted != WHICHEVER {

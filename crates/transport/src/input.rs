@@ -15,7 +15,7 @@ pub(crate) struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// How much the next receive may bring, counted with what is there.
+    /// How much the next receive may bring, including the bytes that are there.
     wanted: usize,
 }
 
@@ -24,12 +24,12 @@ impl Input {
         Input { buffer: Vec::new(), start: 0, end: 0, wanted: INPUT_BYTES }
     }
 
-    /// What is there.
+    /// The bytes that are there.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// What is there, to be opened in its place.
+    /// The bytes that are there, to be decrypted in place.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start..self.end]
     }
@@ -55,8 +55,8 @@ impl Input {
         count
     }
 
-    /// Where the next receive shall write: room for at least `missing` more bytes. The buffer
-    /// must be there, and `missing` fit behind what it holds.
+    /// Where the next receive shall write: room for at least `missing` more bytes. The buffer must be there,
+    /// and `missing` fit behind what it holds.
     pub(crate) fn room(&mut self, missing: usize) -> &mut [u8] {
         debug_assert!(self.len() + missing <= INPUT_BYTES && self.has_buffer());
         let count = self.room_bytes(missing);
@@ -78,7 +78,7 @@ impl Input {
         assert!(self.end <= self.buffer.len());
     }
 
-    /// Learns from a frame, with a tag of so many bytes behind its body, what the next one may look like.
+    /// Predicts the next frame from this one, which has a tag of `tag_bytes` behind its body.
     pub(crate) fn expect_like(&mut self, header: &Header, tag_bytes: usize) {
         let bulky = header.data_bytes as usize > limits::STAGED_BYTES_MAX;
         let head = HEADER_BYTES + header.body_bytes as usize + tag_bytes;

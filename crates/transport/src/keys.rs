@@ -25,9 +25,9 @@ pub(crate) const KEY_BYTES: usize = 32;
 const SECRET_ID_BYTES: usize = 8;
 /// Length of a claim: the secret's id, the number and the name of a host's key, padded with zeros.
 pub(crate) const CLAIM_BYTES: usize = SECRET_ID_BYTES + 4 + HOST_KEY_NAME_BYTES_MAX;
-/// What is hashed with the secret into its id.
+/// The label that is hashed with the secret into its id.
 const SECRET_ID_WORDS: &[u8] = b"ramlace secret id";
-/// What is hashed with the secret into the private half of the server key.
+/// The label that is hashed with the secret into the private half of the server key.
 const SERVER_WORDS: &[u8] = b"ramlace server key";
 
 /// The role in which a connection is made. The greeting is bound to it, and each role has a key of its own.
@@ -55,7 +55,7 @@ impl Role {
         [Role::Owner, Role::Host, Role::Peer].into_iter().find(|role| role.number() == number)
     }
 
-    /// What is hashed with the secret into its key.
+    /// The label that is hashed with the secret into its key.
     fn words(self) -> &'static [u8] {
         match self {
             Role::Owner => b"ramlace owner key",
@@ -146,7 +146,7 @@ fn key_of_host(of_hosts: &[u8; KEY_BYTES], host: &HostKeyId) -> [u8; KEY_BYTES] 
     derive(of_hosts, &[&host.serial.to_le_bytes(), host.name.as_str().as_bytes()].concat())
 }
 
-/// What a side that connects proves, and what it asks the server to prove.
+/// The key that a connecting side proves, and the one that it asks the server to prove.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientKey {
     role: Role,
@@ -233,7 +233,7 @@ impl HostKey {
         format!("{} {} {}", host.name, host.serial, to_hex(&digits))
     }
 
-    /// What a machine proves with it.
+    /// The key that a machine proves with it.
     #[must_use]
     pub fn client_key(&self) -> ClientKey {
         self.0.clone()
@@ -252,7 +252,7 @@ impl fmt::Debug for HostKey {
     }
 }
 
-/// What a client has proved.
+/// The identity that a client has proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proved {
     /// The role in which it connects.
@@ -289,13 +289,13 @@ impl OfSecret {
 pub(crate) struct AnswerKeys {
     /// The private half of the server key.
     pub(crate) private: [u8; KEY_BYTES],
-    /// What the client has to prove.
+    /// The key that the client has to prove.
     pub(crate) key: [u8; KEY_BYTES],
-    /// What it has proved then.
+    /// The identity that it has proved then.
     pub(crate) proved: Proved,
 }
 
-/// What a server proves, and the keys of those it lets in.
+/// The key that a server proves, and the keys of the clients that it accepts.
 pub struct ServerKeys {
     server: ServerId,
     /// One for each secret of the book.
@@ -323,7 +323,7 @@ impl ServerKeys {
         ServerKeys { trusts_network, ..self }
     }
 
-    /// What proves to every lane of a file for what a session of a host has it open.
+    /// The permit that proves to every lane of a file for what a session of a host has it open.
     #[must_use]
     pub fn permit(&self, holder: Holder<'_>, inode: InodeId, opened: OpenedFor) -> Permit {
         // The current secret's; the others know it as well, as the one before or the next.
@@ -358,7 +358,7 @@ impl ServerKeys {
         &self.book
     }
 
-    /// What a greeting with this claim is answered with. Errors: `Denied`.
+    /// The keys for answering a greeting with this claim. Errors: `Denied`.
     pub(crate) fn for_claim(&self, role: Role, claim: Claim) -> Result<AnswerKeys> {
         let secret = self.secrets.iter().find(|secret| secret.id == claim.secret).ok_or_else(wrong_secret)?;
         let of_role = secret.of(role);
@@ -398,7 +398,7 @@ pub(crate) fn wrong_secret() -> Error {
     Error::new(ErrorKind::Denied, "the client's secret is not this pool's; check which pool it was given")
 }
 
-/// Reads exactly so many bytes in hexadecimal digits; a line feed at the end does no harm.
+/// Reads exactly `BYTES` bytes in hexadecimal digits; a line feed at the end is ignored.
 pub(crate) fn from_hex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     let digits = text.trim_end_matches(['\r', '\n']).as_bytes();
     if digits.len() != 2 * BYTES {

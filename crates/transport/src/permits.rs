@@ -12,9 +12,9 @@ use ring::hmac;
 
 use crate::keys::{KEY_BYTES, derive};
 
-/// What is hashed with the secret into the key of permits.
+/// The label that is hashed with the secret into the key of permits.
 const PERMIT_WORDS: &[u8] = b"ramlace permit key";
-/// What the MAC is of, but for the name: inode, session, pool, and the number of the host's key.
+/// The bytes that the MAC covers, except the name: inode, session, pool, and the number of the host's key.
 const FIXED_BYTES: usize = 8 + 16 + 16 + 4;
 
 /// The host's session that a permit is for.

@@ -116,9 +116,8 @@ fn counted(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// One receive into the memory at the cursor; returns the bytes that came, 0 at the end of the
-/// stream. Where memory is missing, fewer bytes come, then EFAULT; what was not stored stays in
-/// the socket.
+/// One receive into the memory at the cursor; returns the number of bytes, 0 at the end of the stream. If
+/// memory is missing, fewer bytes are received, then EFAULT; bytes that were not stored stay in the socket.
 pub(crate) fn receive(socket: BorrowedFd<'_>, cursor: &mut Cursor<'_>) -> io::Result<usize> {
     let mut pieces = Pieces::new();
     cursor.pieces(&mut pieces, usize::MAX);
@@ -130,8 +129,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, cursor: &mut Cursor<'_>) -> io::Re
     Ok(count)
 }
 
-/// One gathered send of `head` and of the memory at the cursor; returns the bytes that left, of
-/// both together. The cursor is advanced by what left beyond the head.
+/// One gathered send of `head` and of the memory at the cursor; returns the bytes that were sent, of both
+/// together. The cursor is advanced by those beyond the head.
 pub(crate) fn send(socket: BorrowedFd<'_>, head: &[u8], cursor: &mut Cursor<'_>) -> io::Result<usize> {
     let mut pieces = Pieces::new();
     if !head.is_empty() {
@@ -174,7 +173,7 @@ pub(crate) fn load(cursor: &mut Cursor<'_>, count: usize, into: &mut Vec<u8>) ->
         let length = cursor.pieces(&mut pieces, end - into.len());
         let room = &mut into.spare_capacity_mut()[..length];
         let copied = between(Mine::FromSegments(room), &pieces)?;
-        // SAFETY: so many bytes were written there, and no more than were reserved.
+        // SAFETY: this many bytes were written there, and no more than were reserved.
         unsafe { into.set_len(into.len() + copied) };
         cursor.advance(copied);
     }

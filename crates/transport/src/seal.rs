@@ -12,7 +12,7 @@ use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use crate::keys::KEY_BYTES;
 
-/// What each sealed head and record is longer by.
+/// The bytes by which sealing makes each head and record longer.
 pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes of data in one record; the last one of a frame may be shorter. They fit a core's own cache, so that
 /// sealing does not fetch them twice.
@@ -113,7 +113,7 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    /// What a connection with this protection needs; `None`: nothing.
+    /// The seal that a connection with this protection needs; `None`: none.
     pub(crate) fn new(keys: &FrameKeys, protection: Protection) -> Option<Box<Seal>> {
         let covers_data = match protection {
             Protection::Nothing => return None,
@@ -156,12 +156,12 @@ impl Seal {
     }
 }
 
-/// What is behind a body or record on the wire.
+/// The bytes behind a body or record on the wire.
 pub(crate) fn tag_bytes(seal: Option<&Seal>) -> usize {
     if seal.is_some() { TAG_BYTES } else { 0 }
 }
 
-/// Length of so many bytes of data in records.
+/// The length of `data` bytes in records.
 pub(crate) fn sealed_bytes(data: usize) -> usize {
     data + data.div_ceil(RECORD_BYTES) * TAG_BYTES
 }
@@ -201,9 +201,9 @@ impl Record {
         }
     }
 
-    /// How many bytes may wake the thread that waits for the rest of it, of a frame with so much data left to
-    /// take. A receive may take all of the record but a byte and sleep on: so many are sure to come then, that
-    /// byte and what is behind the record. 1 for the last record.
+    /// How many bytes may wake the thread that waits for the rest of a record, in a frame with `data_left`
+    /// bytes still to be taken. A receive may take all of the record except one byte and sleep again: this
+    /// many bytes are sure to come then, that byte and everything behind the record. 1 for the last record.
     pub(crate) fn wakes_at(&self, data_left: usize) -> usize {
         let room = self.buffer.len() - self.filled;
         (self.wire_bytes_left(data_left) - room + 1).min(AWAITED_BYTES)
@@ -223,7 +223,7 @@ impl Record {
         Ok(())
     }
 
-    /// What is still to come on the wire of a frame with so much data left to take.
+    /// The bytes still to come on the wire for a frame with `data_left` bytes still to be taken.
     pub(crate) fn wire_bytes_left(&self, data_left: usize) -> usize {
         sealed_bytes(data_left - self.left()) - self.filled
     }

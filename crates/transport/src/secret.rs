@@ -15,7 +15,7 @@ const SECRET_BYTES: usize = 32;
 pub struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    /// A new secret from a source of entropy that fills what it is given.
+    /// A new secret from a source of entropy that fills the given buffer.
     pub fn generate(entropy: &mut dyn FnMut(&mut [u8])) -> Secret {
         let mut bytes = [0; SECRET_BYTES];
         entropy(&mut bytes);
@@ -41,9 +41,9 @@ impl Secret {
         SecretBytes(self.0)
     }
 
-    /// Reads one line of 64 hexadecimal digits; a line feed at its end does no harm.
+    /// Reads one line of 64 hexadecimal digits; a line feed at its end is ignored.
     ///
-    /// Errors: `Invalid`, without a word of what was read.
+    /// Errors: `Invalid`, without any part of the text.
     pub fn from_hex(text: &str) -> Result<Secret> {
         keys::from_hex(text).map(Secret).ok_or_else(refuse)
     }
@@ -54,13 +54,13 @@ impl Secret {
         keys::to_hex(&self.0)
     }
 
-    /// What the pool's owner proves to its servers.
+    /// The key that the pool's owner proves to its servers.
     #[must_use]
     pub fn owner_key(&self) -> ClientKey {
         ClientKey::of_secret(&self.0, Role::Owner)
     }
 
-    /// What a server of the pool proves to the others.
+    /// The key that a server of the pool proves to the others.
     #[must_use]
     pub fn peer_key(&self) -> ClientKey {
         ClientKey::of_secret(&self.0, Role::Peer)
@@ -78,7 +78,7 @@ impl Secret {
         self.host_key(HostKeyId { name: HostKeyName::shared(), serial: 1 })
     }
 
-    /// What the server with this number proves, and what it lets in.
+    /// The key that the server with this number proves, and those that it accepts.
     #[must_use]
     pub fn server_keys(&self, server: ServerId) -> ServerKeys {
         ServerKeys::of_secret(&self.0, server)

@@ -1,4 +1,4 @@
-//! Options of sockets, and what the kernel says about their other end.
+//! Options of sockets, and the kernel's information about their other end.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use ramlace_base::{Error, Result};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-/// An idle TCP connection is probed after so long, so that one to a machine that is gone ends.
+/// An idle TCP connection is probed after this time, so that one to a machine that is gone ends.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -32,7 +32,7 @@ pub(crate) fn peer_uid(socket: impl AsFd) -> Option<u32> {
     sockopt::socket_peercred(&socket).ok().map(|credentials| credentials.uid.as_raw())
 }
 
-/// Has the kernel wake readers when so many bytes are there, or the other side has ended.
+/// Makes the kernel wake readers when this many bytes are there, or the other side has ended.
 pub(crate) fn wake_at(socket: BorrowedFd<'_>, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     let length = size_of_val(&bytes) as libc::socklen_t;

@@ -1,12 +1,12 @@
-//! Polling for a moment before going to sleep.
+//! Polling for a short time before going to sleep.
 //!
 //! Waking a sleeping thread costs more than a small call: 45 µs at each end where cores of a virtual machine
 //! sleep, 3 µs elsewhere. A thread that expects an answer at once polls for it for some microseconds, lets
-//! other programs run in between, and sleeps only then. A connection on which that was in vain, since the other
-//! side is far away or slow, stops it but for a trial now and then: an idle connection costs nothing.
+//! other programs run in between, and sleeps only then. A connection on which that was in vain, because the
+//! other side is far away or slow, stops it except for an occasional trial: an idle connection costs nothing.
 //!
-//! Where both sides share a core, polling only keeps the other from answering: a side that finds what it waits
-//! for, but only after the core was given to another, sleeps at once for a while.
+//! If both sides share a core, polling only keeps the other from answering: so after a poll that succeeded
+//! only after the core was given to another thread, a side sleeps at once for a while.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 const SPIN_MICROS_MAX: u64 = 50;
 /// Waits without polling between two trials.
 const TRIAL_EVERY: u32 = 64;
-/// Successes that count: after so many waits in vain in a row a connection sleeps at once.
+/// The limit of counted successes: after this many waits in vain in a row a connection sleeps at once.
 const CREDIT_MAX: u32 = 4;
 
 /// Polls from one that counts how often the core was given away to the next that does.
 const COUNT_EVERY: u32 = 32;
-/// So many of these in a row that were in need of it: the core is shared.
+/// After this many counted polls in a row that needed the core to be given away, it counts as shared.
 const SHARED_LOOKS: u32 = 3;
 /// Waits that then sleep at once, before polling begins again.
 const SHARED_WAITS: u32 = 256;
 
-/// What a connection has learned of its waits.
+/// What a connection has learned from its waits.
 #[derive(Default)]
 pub(crate) struct Spin {
     credit: Cell<u32>,
@@ -62,7 +62,7 @@ impl Spin {
         counts
     }
 
-    /// A poll that counted has found what it waited for.
+    /// A counting poll has succeeded.
     fn note_switches(&self, count: u64) {
         let looks = if count == 0 { 0 } else { self.shared_looks.get() + 1 };
         if looks < SHARED_LOOKS {
@@ -95,7 +95,7 @@ pub(crate) struct Spinning<'a> {
 }
 
 impl Spinning<'_> {
-    /// What was waited for is here.
+    /// The wait has succeeded.
     pub(crate) fn found(&self) {
         self.spin.credit.set(CREDIT_MAX);
         if let Some(before) = self.switches {

@@ -10,14 +10,13 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The variable that says what to log: a level, or a list of `TARGET=LEVEL`.
+/// The variable that selects what to log: a level, or a list of `TARGET=LEVEL`.
 pub const LOG_VARIABLE: &str = "RAMLACE_LOG";
 
 static BEGUN: Once = Once::new();
 
-/// Begins to log what `RAMLACE_LOG` asks for, once in a process; nothing when it is not set. A program that has
-/// its own subscriber of `tracing` keeps it. A value that cannot be read is reported, and nothing else is
-/// logged.
+/// Begins to log as `RAMLACE_LOG` says, once in a process; nothing when it is not set. A program that has its
+/// own subscriber of `tracing` keeps it. An invalid value is reported, and nothing else is logged.
 pub fn begin() {
     BEGUN.call_once(|| {
         let Some(wanted) = std::env::var("RAMLACE_LOG").ok().filter(|wanted| !wanted.is_empty()) else {

@@ -1,8 +1,8 @@
 //! A socket whose waits end at a deadline.
 //!
-//! The socket has a time limit of one [`SLICE`] on each call, set once; a loop checks the clock in between. So
-//! a call costs one system call when its bytes are there, and is late by nothing: the last slice waits in
-//! `poll` for exactly what is left.
+//! The socket has a time limit of one [`SLICE`] on each call, set once; a loop checks the clock in between.
+//! So a call costs one system call when its bytes are there, and is never late: the last slice waits in
+//! `poll` for exactly the rest.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -88,8 +88,9 @@ impl Line {
         }
     }
 
-    /// From now on receives wake when so many bytes are there that they have not taken. No more may be asked for than are sure
-    /// to come behind whatever a receive takes before it sleeps, and 1 again before anything else is waited for.
+    /// From now on a receive wakes only when this many bytes are there that it has not taken. It must be no
+    /// more than are sure to come behind whatever a receive takes before it sleeps, and 1 again before
+    /// anything else is waited for.
     pub(super) fn wake_at(&self, bytes: usize) -> Result<()> {
         if self.wakes_at.replace(bytes) == bytes {
             return Ok(());
@@ -100,7 +101,7 @@ impl Line {
     /// Fills all buffers.
     pub(super) fn receive_all(&self, into: &mut [IoSliceMut<'_>], deadline: Instant) -> Result<()> {
         let mut pieces = into;
-        // Removes what is empty: the kernel would return 0 for it, as at the end of the stream.
+        // Removes empty slices: the kernel would return 0 for them, as at the end of the stream.
         IoSliceMut::advance_slices(&mut pieces, 0);
         while !pieces.is_empty() {
             let count = pieces.len().min(PIECES_MAX);
@@ -119,7 +120,7 @@ impl Line {
         })
     }
 
-    /// Receives what is there, at least one byte. Descriptors are appended to `descriptors`.
+    /// Receives the bytes that are there, at least one. Descriptors are appended to `descriptors`.
     pub(super) fn receive_some(
         &self,
         into: &mut [u8],
@@ -145,7 +146,7 @@ impl Line {
         })
     }
 
-    /// For what is expected at any moment: polls for it before it sleeps.
+    /// For bytes that are expected at any moment: polls for them before it sleeps.
     fn receive_soon(
         &self,
         deadline: Instant,

@@ -39,7 +39,7 @@ pub struct Connection {
     address: Address,
     is_local: bool,
     server: ServerId,
-    /// What its frames are under; `None` on a Unix socket.
+    /// The protection of its frames; `None` on a Unix socket.
     seal: Option<Box<Seal>>,
     /// Sealed data of the latest reply, as far as they have come.
     record: Record,
@@ -178,7 +178,7 @@ impl Connection {
     /// Receives the reply to the request `R` that was sent as `call`. Data of the previous reply that the
     /// caller did not take is skipped.
     ///
-    /// Errors: what the server answers (not fatal), else what ended the connection (fatal).
+    /// Errors: the server's answer (not fatal), else the reason why the connection ended (fatal).
     pub fn receive<R: Request>(&mut self, call: u32, deadline: Instant) -> Outcome<Received<R::Reply>> {
         let outcome = self.receive_reply::<R>(call, deadline);
         outcome.map_err(|failure| match failure.fatal {
@@ -187,10 +187,10 @@ impl Connection {
         })
     }
 
-    /// Waits until the next reply begins to arrive; false when nothing has come until then. Then the connection
-    /// is as before, and a caller that knows that the server lives waits once more.
+    /// Waits until the next reply begins to arrive; false when nothing has come until then. Then the
+    /// connection is as before, and a caller that knows that the server lives waits once more.
     ///
-    /// Errors: what ended the connection.
+    /// Errors: the reason why the connection ended.
     pub fn await_reply(&mut self, until: Instant) -> Outcome<bool> {
         let begun = self.skip(until).and_then(|()| self.fill(1, until));
         match begun {
@@ -238,7 +238,7 @@ impl Connection {
         &self.address
     }
 
-    /// Its socket, as long as it is open: what a forked child closes its copy of.
+    /// Its socket, as long as it is open: a forked child closes its copy of it.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.line.as_ref().map(Line::as_fd)
@@ -262,7 +262,7 @@ impl Connection {
         self.line.as_ref().ok_or_else(closed)
     }
 
-    /// Closes the connection; the failure names the address and what was being done.
+    /// Closes the connection; the failure names the address and the operation.
     fn fail(&mut self, error: Error, doing: &str) -> Failure {
         self.close();
         Failure::from(error.context(format_args!("{}: {doing}", self.address)))
@@ -302,7 +302,7 @@ impl Connection {
         told(decode_reply::<R>(header, opened(&mut self.seal, &header.encode(), &mut body)?))
     }
 
-    /// Makes sure that the buffer holds at least so many bytes.
+    /// Makes sure that the buffer holds at least `count` bytes.
     fn fill(&mut self, count: usize, deadline: Instant) -> Result<()> {
         while self.input.len() < count {
             let missing = count - self.input.len();
@@ -310,7 +310,7 @@ impl Connection {
             let room = self.input.room(missing);
             let received = line.receive_some(room, &mut self.descriptors, deadline)?;
             self.input.received(received);
-            // No valid frame announces so many at once.
+            // No valid frame announces this many at once.
             self.descriptors.truncate(DESCRIPTORS_MAX);
         }
         Ok(())
@@ -390,7 +390,7 @@ impl Connection {
             return Ok(());
         }
         if self.data_is_sealed() {
-            // Only what is opened keeps the count of what was sealed.
+            // Skipped records are decrypted, too: that keeps the count that is the nonce.
             while self.data_left > 0 {
                 self.next_record(deadline)?;
                 self.take_opened(self.record.left());
@@ -424,7 +424,7 @@ fn closed() -> Error {
     Error::new(ErrorKind::HostDown, "the connection was closed after an earlier failure")
 }
 
-/// Parts what the server said from what breaks the connection.
+/// Separates the server's answers from failures that break the connection.
 fn told<T>(reply: std::result::Result<T, Failure>) -> Result<std::result::Result<T, Failure>> {
     match reply {
         Err(failure) if failure.fatal => Err(failure.error),

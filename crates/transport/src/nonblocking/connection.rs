@@ -25,11 +25,11 @@ pub type Meter = Box<dyn Fn(usize)>;
 /// dropping it.
 pub struct Connection {
     pub(super) socket: Rc<Socket>,
-    /// What messages call the other side.
+    /// The name of the other side in messages.
     pub(super) peer: String,
     pub(super) peer_uid: Option<u32>,
     server: ServerId,
-    /// What its frames are under; `None` on a Unix socket.
+    /// The protection of its frames; `None` on a Unix socket.
     pub(super) seal: Option<Box<Seal>>,
     /// Sealed data of the latest frame, as far as they have come.
     pub(super) record: Record,
@@ -48,7 +48,7 @@ pub struct Connection {
     meter: Option<Meter>,
     /// Bytes that the user of the connection holds for its answers.
     held_beside: usize,
-    /// What was reported to the meter last.
+    /// The bytes that were last reported to the meter.
     held_told: usize,
 }
 
@@ -80,19 +80,19 @@ impl Connection {
         }
     }
 
-    /// From now on the meter gets what the connection holds.
+    /// From now on the meter gets the bytes that the connection holds.
     pub fn set_meter(&mut self, meter: Meter) {
         self.meter = Some(meter);
     }
 
-    /// The user of the connection holds so many bytes for answers that have yet to leave.
+    /// The user of the connection holds this many bytes for answers that are still to be sent.
     pub fn hold_beside(&mut self, bytes: usize) {
         self.held_beside = bytes;
         self.tell_held();
     }
 
-    /// Reports to the meter what a long body, the answers, and replies beyond what the queue may have amount
-    /// to.
+    /// Reports to the meter the bytes of a long body, of the answers, and of replies beyond the queue's
+    /// limit.
     pub(super) fn tell_held(&mut self) {
         let body = self.partial.as_ref().map_or(0, |(_, body)| body.capacity());
         let replies = self.output.len().saturating_sub(limits::CONNECTION_OUTPUT_BYTES_MAX);
@@ -110,7 +110,7 @@ impl Connection {
         self.peer_uid
     }
 
-    /// What messages call the other side.
+    /// The name of the other side in messages.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
@@ -122,7 +122,7 @@ impl Connection {
         self.server
     }
 
-    /// What stops this connection from another task.
+    /// The handle that stops this connection from another task.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         Canceller::new(&self.socket)

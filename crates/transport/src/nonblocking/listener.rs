@@ -64,7 +64,7 @@ impl Listener {
 
     /// The next newcomer.
     ///
-    /// Errors: what the system says, such as too many open files; waiting a little helps.
+    /// Errors: those of the system, such as too many open files; waiting a little helps.
     pub async fn accept(&mut self) -> Result<Incoming> {
         let accepting = self.0.async_io(Interest::READABLE, |listener| {
             loop {
@@ -93,7 +93,7 @@ fn told_address(address: SocketAddrAny) -> Result<Address> {
     Ok(Address::Tcp(place.to_string()))
 }
 
-/// What messages call the other side, and where it comes from.
+/// The name of the other side in messages, and where it comes from.
 fn peer_of(socket: impl AsFd) -> (String, Source) {
     if let Some(uid) = crate::socket::peer_uid(&socket) {
         return (format!("a local client of user {uid}"), Source::User(uid));

@@ -36,7 +36,8 @@ impl Source {
 enum Stage {
     /// Nothing that shows a key was sent yet. Any host can come so far, as often as the network lets it.
     Silent,
-    /// The first message was made with a key of the pool; what is missing is the answer to this server's.
+    /// The first message was made with a key of the pool; the client's answer to this server's message is
+    /// still missing.
     Greeted,
 }
 

@@ -321,6 +321,6 @@ enum Next {
     Whole(Header),
     /// The header is here; the body is longer than the buffer.
     Long(Header),
-    /// So many bytes, at least, are missing.
+    /// At least this many bytes are missing.
     Missing(usize),
 }

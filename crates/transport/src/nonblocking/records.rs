@@ -39,7 +39,7 @@ impl Connection {
     }
 
     pub(super) async fn skip_opened(&mut self, mut length: usize) -> Result<()> {
-        // Only what is opened keeps the count of what was sealed.
+        // Skipped records are decrypted, too: that keeps the count that is the nonce.
         while length > 0 {
             self.next_record().await?;
             let count = length.min(self.record.left());
@@ -57,8 +57,8 @@ impl Connection {
         }
     }
 
-    /// Makes sure that opened bytes are there, for data that are left. May be dropped while it waits: what has
-    /// arrived of a record stays.
+    /// Makes sure that decrypted bytes are there, if there are data left. May be dropped while it waits: the
+    /// received part of a record stays.
     async fn next_record(&mut self) -> Result<()> {
         if self.record.left() > 0 {
             return Ok(());

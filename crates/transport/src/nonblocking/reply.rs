@@ -17,8 +17,8 @@ use crate::seal::{RECORD_BYTES, SENT_TOGETHER_BYTES, sealed_bytes};
 use crate::{Failure, RawSegment};
 
 impl Connection {
-    /// Queues a reply, its lengths filled in, with a copy of its (small) data. It leaves with the
-    /// next flush, in-place send, or wait for the peer. Panics on what is too long for a frame.
+    /// Queues a reply, its lengths filled in, with a copy of its (small) data. It is sent with the next
+    /// flush, in-place send, or wait for the peer. Panics if it is too long for a frame.
     pub fn queue_reply(&mut self, header: Header, body: &[u8], data: &[u8]) {
         self.append_head(header, body, data.len());
         match self.seal.as_mut().filter(|seal| seal.covers_data()) {
@@ -34,7 +34,7 @@ impl Connection {
         self.tell_held();
     }
 
-    /// Appends a frame's header and body to what leaves next, sealed where frames are.
+    /// Appends a frame's header and body to the queue, sealed if frames are sealed.
     fn append_head(&mut self, header: Header, body: &[u8], data_bytes: usize) {
         let begun = self.output.len();
         append_head(&mut self.output, header, body, data_bytes);
@@ -43,10 +43,10 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued. May be dropped while it waits: the rest leaves next time.
+    /// Sends the queue. May be dropped while it waits: the rest is sent next time.
     ///
-    /// Errors: the peer is gone, or has read nothing for longer than the stall limit; the
-    /// connection is closed.
+    /// Errors: the peer is gone, or has read nothing for longer than the stall limit; the connection is
+    /// closed.
     pub async fn flush(&mut self) -> Result<()> {
         self.check_usable()?;
         match self.send_output().await {
@@ -103,7 +103,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what is queued and the bytes at the cursor. The queue keeps its memory.
+    /// Sends the queue and the bytes at the cursor. The queue keeps its memory.
     async fn drain(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         while self.output_sent < self.output.len() || cursor.left() > 0 {
             let head = &self.output[self.output_sent..];
@@ -177,10 +177,10 @@ impl Connection {
         self.send_output().await
     }
 
-    /// Calls the other side, as one server calls another: a request without data, and its reply
-    /// within `deadline`. The header's call number is chosen here.
+    /// Calls the other side, as one server calls another: a request without data, and its reply within
+    /// `deadline`. The header's call number is chosen here.
     ///
-    /// Errors: what the other side answers (not fatal), else what ended the connection (fatal).
+    /// Errors: the other side's answer (not fatal), else the reason why the connection ended (fatal).
     pub async fn call<R: Request>(
         &mut self,
         header: Header,

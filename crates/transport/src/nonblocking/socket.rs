@@ -1,4 +1,4 @@
-//! A socket in the event loop, and what stops it from another task.
+//! A socket in the event loop, and a handle that stops it from another task.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use crate::spin::Spin;
 
 /// Bytes that one connection may move before it lets the others have a turn.
 const TURN_BYTES_MAX: usize = 1 << 20;
-/// What one step costs beside its bytes, in the time of moving bytes: some 5 µs.
+/// The cost of one step besides its bytes, as the bytes that are moved in that time: some 5 µs.
 const STEP_BYTES: usize = 16 << 10;
 
 /// For calls whose memory may be missing: they may move less than they could, so that fewer bytes
@@ -39,7 +39,7 @@ pub(super) struct Socket {
     /// Another descriptor of it, watched for room, while that is waited for.
     for_room: Cell<Option<AsyncFd<OwnedFd>>>,
     cancelled: Cell<bool>,
-    /// What was moved in this turn.
+    /// The bytes that were moved in this turn.
     turn: Cell<usize>,
     /// How waiting for requests went.
     spin: Spin,
@@ -92,7 +92,7 @@ impl Socket {
         }
     }
 
-    /// Polls for the next request for a moment, between the turns of other tasks.
+    /// Polls for the next request for a short time, between the turns of other tasks.
     async fn readable_soon(&self, patience: Patience) -> Option<AsyncFdReadyGuard<'_, OwnedFd>> {
         if patience != Patience::Endless {
             return None;
@@ -208,7 +208,7 @@ async fn wait<'a>(
     guard.map_err(|error| Error::from_io(&error, "waiting for a connection"))
 }
 
-/// What a system call means for the readiness that was waited for; `None`: wait again.
+/// What the result of a system call means for the readiness that was waited for; `None`: wait again.
 fn settle(
     guard: &mut AsyncFdReadyGuard<'_, OwnedFd>,
     wanted: usize,
