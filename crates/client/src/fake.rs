@@ -92,8 +92,8 @@ pub(crate) struct State {
     pub(crate) open: BTreeSet<(SessionId, InodeId)>,
     /// The sequence numbers of processed `Close`s.
     closes: HashMap<(SessionId, Sequence), InodeId>,
-    /// What a session has opened or closed by a change that it has given up. It may not know the outcome of
-    /// either, so it may close what it has not open.
+    /// What a session has opened or closed by a change that it has given up. It was told of the open, but does
+    /// not know of the close: so it may close what it has not open.
     open_in_doubt: HashSet<(SessionId, InodeId)>,
     /// Requests that no client sends that got honest replies. A test that ends with any fails.
     misuses: Vec<String>,

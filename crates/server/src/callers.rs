@@ -12,13 +12,13 @@ use ramlace_transport::nonblocking::{Canceller, Connection, Meter};
 use ramlace_wire::keys::HostKeyId;
 use rustix::process::{Resource, getrlimit};
 
-/// Connections get one in so many of the process's descriptors; lanes and all else the rest.
+/// Connections may use the process's descriptors divided by this; lanes and all else have the rest.
 const PART_OF_DESCRIPTORS: u64 = 2;
 /// Time for the replies to requests of an ended session that were under way: each is answered that the
 /// session has ended.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
-/// One in so many connections is reserved for the owner, for other servers, and for connections that have not
-/// proved a key yet.
+/// The limit of connections divided by this is reserved for the owner, for other servers, and for those that
+/// have not proved a key yet.
 const RESERVED_PART: usize = 16;
 
 struct Seated {

@@ -279,7 +279,7 @@ impl Server {
         self.before_inline_change(Some(call), call.session, inode, gone, Change::Write)
     }
 
-    /// Inline bytes are about to change in another way.
+    /// Inline bytes are about to change other than by a `WriteInline`.
     pub fn before_inline_change(
         &self,
         call: Option<&Call>,

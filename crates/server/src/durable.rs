@@ -24,7 +24,7 @@ use crate::snapshot::Snapshot;
 
 /// A log shorter than this is not worth a snapshot, if the store can spare the memory.
 const LOG_BYTES_MIN: u64 = 4 << 20;
-/// In a small store the limit is one part in so many of it: memory of the log is lost to files.
+/// In a small store the limit is its size divided by this: memory of the log is lost to files.
 const LOG_FRACTION_OF_STORE: u64 = 64;
 /// But at least this many bytes.
 const LOG_BYTES_MIN_IN_SMALL: u64 = 256 << 10;

@@ -16,8 +16,8 @@ use crate::gate::Call;
 use crate::identity::Identity;
 use crate::server::{Outcome, Server};
 
-/// The oldest time that a promise may claim. A change that was sent late, because its server was away,
-/// happened when it was promised.
+/// The greatest age that a promise may claim: one that is sent later, because its server was away, counts as
+/// this old.
 const PROMISED_NANOS_MAX: i64 = 60_000_000_000;
 
 impl Server {

@@ -195,7 +195,7 @@ enum Exit {
     Died(String),
 }
 
-/// Replaces port 0 of the advertised address by the port on which the server listens.
+/// The advertised address; in `HOST:0` the 0 is replaced by the port on which the server listens.
 fn with_port(advertise: &str, tcp_address: &str) -> String {
     match (advertise.strip_suffix(":0"), tcp_address.rsplit_once(':')) {
         (Some(host), Some((_, port))) => format!("{host}:{port}"),

@@ -165,8 +165,8 @@ impl State {
         body(&Opened { info, created, permit: self.permit, leased: EntryLeased::default(), parent: None })
     }
 
-    /// Closes a file for a session. A file that is not open is an error, unless the session cannot know
-    /// whether it has closed it already.
+    /// Closes a file for a session. A file that is not open is an error, as at a server; it is also a misuse,
+    /// unless the session cannot know whether it has closed it already.
     fn close(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
         if self.open.remove(&(session, inode)) {
             return Ok(());
