@@ -254,8 +254,8 @@ pub const DATA_BASE_BYTES_HARD_MAX: usize = 128 << 20;
 pub const DATA_BASE_HOLDER_BYTES: usize = 100;
 /// Data recalls that one session has yet to acknowledge; with one more it has not answered in time.
 pub const DATA_RECALLS_PER_SESSION_MAX: usize = 16_384;
-/// Data recalls of pages from a server's last life for which a session may miss its time, before no caller
-/// waits for that session any more; one is enough where the session has sent nothing meanwhile.
+/// Data recalls of pages from before a server's restart for which a session may miss its time, before no
+/// caller waits for that session any more; one is enough where the session has sent nothing meanwhile.
 pub const DATA_RECALLS_OF_BEFORE_LATE_MAX: usize = 4;
 /// Data recalls by which one change asks a holder for pages that lie apart.
 pub const DATA_RECALLS_PER_CHANGE_MAX: usize = 64;

@@ -20,8 +20,8 @@ impl Request for GetMap {
 pub struct JoinPool {
     /// The server and where it listens.
     pub entry: ServerEntry,
-    /// Whether its store still holds the bytes of its last life: true once the store has
-    /// been part of a map, false for a store that is new or was made anew.
+    /// Whether its store still holds the bytes from before its restart: true once the store has been part of
+    /// a map, false for a store that is new or was made anew.
     pub keeps_store: bool,
 }
 

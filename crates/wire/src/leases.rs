@@ -98,7 +98,7 @@ pub struct RenewLeases {}
 pub struct LeasesRenewed {
     /// They were; `false`: the session receives no recalls, or has too many to receive.
     pub renewed: bool,
-    /// The server's life, as by [`crate::listen::News`].
+    /// The server's incarnation, as by [`crate::listen::News`].
     pub life: u64,
     /// How often leases were taken from the session without a word, because the table was full. When it is not what it was, none is
     /// renewed that was given before.
@@ -165,8 +165,8 @@ pub struct EndRecalls {
     /// The kernel cannot drop these yet, because a write of its own has their pages locked; it drops them as
     /// soon as that is answered. No answer waits for them any longer, and they are yet to be acknowledged.
     pub blocked: Vec<u64>,
-    /// Nothing is left of what the kernel had before this life of the server, and every write-back of that was answered. 0: of no
-    /// life is this said.
+    /// The kernel has nothing left from before this incarnation of the server, and every write-back of that
+    /// was answered. 0: nothing is said about that.
     pub life: u64,
 }
 

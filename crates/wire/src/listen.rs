@@ -23,8 +23,8 @@ pub struct Listen {
     /// Data recalls up to this number were received; they are acknowledged by [`crate::leases::EndRecalls`]. 0
     /// on a new connection: all that are not acknowledged are sent again.
     pub told: u64,
-    /// The server's life as the asker knows it; when that is another than this one, it is answered at once. 0: not known
-    /// yet.
+    /// The server's incarnation as far as the client knows; if that is not this one, the request is answered
+    /// at once. 0: not known yet.
     pub life: u64,
 }
 
@@ -42,9 +42,9 @@ pub struct News {
     pub events: Vec<Event>,
     /// A newer map than the session's.
     pub map: Option<ClusterMap>,
-    /// The server's life: a number that no other life of it has, and not 0. A new life knows which sessions had
-    /// leases on data, but not on what: a session that had some drops all that it has of this server, and says
-    /// so by [`crate::leases::EndRecalls`].
+    /// The server's incarnation: a number that no other incarnation of it has, and not 0. A restarted server
+    /// knows which sessions had leases on data, but not on what: a session that had some drops all that it
+    /// has of this server, and reports that by [`crate::leases::EndRecalls`].
     pub life: u64,
 }
 

@@ -326,7 +326,7 @@ pub struct CutLane {
 /// The lane is cut; and who has yet to drop pages of what was cut off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneCut {
-    /// The life of the lane's server that the recalls belong to.
+    /// The incarnation of the lane's server that the recalls belong to.
     pub life: u64,
     /// The data recalls that are not over; at most [`limits::DATA_RECALLS_PER_MESSAGE_MAX`].
     pub recalls: Vec<u64>,
@@ -348,13 +348,13 @@ impl Request for CutLane {
 /// Asks a lane's server whether data recalls of [`LaneCut`] are over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueryRecalls {
-    /// The life of the server that made them.
+    /// The incarnation of the server that made them.
     pub life: u64,
     /// Their numbers.
     pub recalls: Vec<u64>,
 }
 
-/// Its answer. An error of kind Stale: the server has another life, and the lane is to be cut again.
+/// Its answer. An error of kind Stale: the server has restarted, and the lane is to be cut again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecallsKnown {
     /// Whether no answer has to wait for any of them any more.

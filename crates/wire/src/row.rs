@@ -32,7 +32,7 @@ pub enum ForWhom {
 pub enum Shows {
     /// Names and attributes.
     Names,
-    /// Bytes of lanes: nothing that a holder of a lease of the server's last life may cache.
+    /// Bytes of lanes: nothing that a holder of a lease from before the server's restart may cache.
     Bytes,
     /// Nothing that a lease is on; most are part of what another server does, whose answer will wait.
     Nothing,
