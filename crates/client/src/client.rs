@@ -25,6 +25,9 @@ use crate::session::{OnSession, Session};
 
 /// One process's state of a pool, on one session. Each table belongs to the room that is named by its path;
 /// other rooms call that one.
+///
+/// Lock order: a table's lock is taken alone and not held while servers are asked. Where it is otherwise, the type
+/// says so: [`crate::names::gates`], `renewals`, `OpenInode`, `listening`, `Ended`, `Copy`.
 pub(crate) struct Client {
     session: Arc<Session>,
     pub(crate) hearers: Arc<Hearers>,

@@ -36,7 +36,8 @@ const ATTEMPTS_MAX: usize = 3;
 /// Makes the command that runs [`crate::run_guard`] with its standard input.
 pub type GuardCommand = Box<dyn Fn() -> Command + Send>;
 
-/// The daemon's side.
+/// The daemon's side. Lock order: `state`, then the porter's (a guard is started under both). No message to a guard
+/// is waited for under either.
 pub struct Guard {
     porter: Arc<Porter>,
     device: Weak<Device>,

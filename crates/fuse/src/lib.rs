@@ -8,6 +8,9 @@
 //! child closes them before its exec and waits for an answer, holding the connection open for ever if the session
 //! ends meanwhile. The kernel has no way out of either but an abort.
 //!
+//! Lock order: a lock belongs to one file here and is held while its table is read or changed; [`guard`] alone takes
+//! another one under its own, and says so.
+//!
 //! Invariant: `fuse` knows nothing of pools. What the kernel sends is bytes of a stranger: decoding checks every
 //! length and never panics. Every request is answered exactly once, by the descriptor that it was read from.
 

@@ -48,7 +48,7 @@ const GROUPS: u8 = b'i';
 const DONE: u8 = b'+';
 const FAILED: u8 = b'-';
 
-/// The daemon's side.
+/// The daemon's side. The lock is held for one question and its answer, and no other is taken under it.
 pub struct Porter {
     control: Mutex<OwnedFd>,
     /// Ends when the control does.

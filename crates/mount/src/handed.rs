@@ -47,7 +47,8 @@ struct Table {
     usual: HashMap<InodeId, usize>,
 }
 
-/// One file under passthrough.
+/// One file under passthrough. Lock order: `state`, then [`Shared::table`], never the other way round. The
+/// file is closed after both.
 #[derive(Default)]
 struct Handed {
     state: Mutex<State>,

@@ -33,7 +33,8 @@ pub(crate) struct OpenFile {
     /// The program has its descriptor, and the kernel has dropped older pages: [`Versions`] have learned the
     /// version.
     settled: AtomicBool,
-    /// The kernel may be dropping pages until then.
+    /// The kernel may be dropping pages until then. Lock order: this one, then those of [`Handles`] and of
+    /// [`crate::pages`].
     dropping: Mutex<Option<DropByOpen>>,
     /// Failed write-backs that were reported by this descriptor.
     pub(crate) errors_heard: Heard,

@@ -15,6 +15,11 @@
 //!
 //! Invariant: the mount decides nothing about names, placement or rights; one request of the kernel is one
 //! call of the client, or a few.
+//!
+//! Lock order: a lock belongs to one file here and is held only while its table is read or changed: no server
+//! is asked, and nothing is written to the kernel's device, while one is held. Where a file holds its lock
+//! while another is taken, its type says which: `nodes`, `handles`, `handed`, `droppers`; `space` alone asks
+//! servers under its lock.
 
 mod access_lists;
 mod attributes;

@@ -26,6 +26,7 @@ const THREADS_MAX: usize = 1_024;
 /// A name in a directory, which the kernel knows as this node.
 type Place = (u64, Box<[u8]>);
 
+/// Lock order: `state`, then that of [`crate::leases`] (`forget` asks there whether the kernel knows a node).
 #[derive(Default)]
 pub(crate) struct Nodes {
     state: Mutex<State>,

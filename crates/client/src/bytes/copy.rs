@@ -23,6 +23,8 @@ const COMPARE_BYTES: usize = 256;
 ///
 /// The program may read and write the copy through [`Copy::as_ptr`] at any time. Changes are found and merged
 /// by grain (an array's element): when two clients change different grains, both changes survive.
+///
+/// Lock order: `twin` is held while bytes are read or written, so it comes before every lock of the client.
 pub struct Copy {
     file: File,
     copy: AddressRange,

@@ -29,7 +29,8 @@ struct Giver {
     ended: Arc<Ended>,
 }
 
-/// Ended recalls that a server has not been told of yet.
+/// Ended recalls that a server has not been told of yet. Lock order: `link`, which is held while a message is under
+/// way, then `waiting`.
 #[derive(Default)]
 pub(crate) struct Ended {
     pub(crate) waiting: Mutex<EndRecalls>,

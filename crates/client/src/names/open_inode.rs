@@ -18,6 +18,9 @@ pub(crate) struct Size {
 }
 
 /// An inode that this process holds open.
+///
+/// Lock order: `telling`, then `size` and all locks of the session: it alone is held while a home is asked. Who tells
+/// in the background does not wait for it.
 pub(crate) struct OpenInode {
     pub(crate) inode: InodeId,
     size: Mutex<Size>,

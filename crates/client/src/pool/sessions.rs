@@ -10,7 +10,8 @@ use crate::hearers::Hearers;
 use crate::session::descriptors::Descriptors;
 use crate::session::settings::Settings;
 
-/// One process's sessions with a pool, one at a time.
+/// One process's sessions with a pool, one at a time. Lock order: `renewing`, which is held while servers are asked,
+/// then `current`.
 pub(crate) struct Sessions {
     settings: Arc<Settings>,
     hearers: Arc<Hearers>,
