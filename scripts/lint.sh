@@ -14,15 +14,7 @@ lint() {
     case $1 in
     rustfmt) scripts/run.sh cargo fmt --all -- --check ;;
     clippy) scripts/run.sh cargo clippy --release "${locked[@]}" --quiet --workspace --all-targets -- -D warnings ;;
-    # With private items: these pages are for who works here. The command's own would lie where the C library's do, for
-    # both are called ramlace. With clippy's compiler and clippy's arguments, as `cargo clippy` sets them: so cargo takes
-    # what the lint before this one has checked, and does not check every crate once more.
-    rustdoc)
-        driver=$(scripts/run.sh rustc --print sysroot)/bin/clippy-driver
-        RUSTC_WORKSPACE_WRAPPER=$driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ \
-            RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" \
-            scripts/run.sh cargo doc --release "${locked[@]}" --quiet --workspace --no-deps --document-private-items --lib
-        ;;
+    rustdoc) scripts/run.sh "$venv/bin/python" scripts/rustdoc.py ;;
     ruff) "$venv/bin/ruff" check --quiet "${sources[@]}" ;;
     ruff-format) "$venv/bin/ruff" format --quiet --check "${sources[@]}" ;;
     mypy) scripts/mypy.sh .venv ;;

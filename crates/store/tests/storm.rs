@@ -1,5 +1,6 @@
 //! Random operations against plain byte vectors: contents, counters and refusals.
 
+#[path = "store/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,8 +1,6 @@
 //! Unused memory is held by the ballast; the log always finds room to record a deletion.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ramlace_base::{ErrorKind, limits};
 
 /// All but what may stay unreserved is ballast.

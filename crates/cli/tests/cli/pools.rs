@@ -1,12 +1,10 @@
 //! Pools come and go: `up`, `status`, `down`, and what goes wrong with them.
 
-mod common;
-
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use common::{Home, kill, runs, there};
+use crate::common::{Home, kill, runs, there};
 
 #[test]
 fn a_pool_comes_up_is_seen_and_goes_down() {

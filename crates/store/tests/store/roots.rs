@@ -1,12 +1,10 @@
 //! How the memory is made, inherited, refused, and found when it was left behind.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 
-use common::*;
+use crate::common::*;
 use ramlace_base::{ErrorKind, limits};
 use ramlace_store::{Backing, Store, StoreRoot, find_stale, machine_memory, remove_stale};
 
@@ -112,7 +110,7 @@ fn child_process() {
 fn run_child_and_kill(root: &StoreRoot, lanes: usize) -> Vec<u64> {
     root.set_inheritable(true).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_process", "--nocapture"])
+        .args(["--exact", "roots::child_process", "--nocapture"])
         .env(CHILD, format!("{} {}", root.descriptor().as_raw_fd(), root.inherited_args()))
         .stdout(Stdio::piped())
         .spawn()

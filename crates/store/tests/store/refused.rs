@@ -1,8 +1,6 @@
 //! A refused request takes nothing away from what was promised before.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ramlace_base::ErrorKind;
 
 const PAGE: u64 = 4096;

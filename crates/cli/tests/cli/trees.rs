@@ -1,12 +1,10 @@
 //! Trees by command: `find`, `du`, `chmod`, `chown`, `touch`.
 
-mod common;
-
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
 
-use common::{Done, Home, kill, noise};
+use crate::common::{Done, Home, kill, noise};
 
 /// /data with two files and a link, and two more directories below it.
 fn home_with_tree() -> Home {

@@ -1,14 +1,12 @@
 //! What clients of the same machine can do with a file that they were granted, and what they cannot.
 
-mod common;
-
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
-use common::*;
+use crate::common::*;
 use ramlace_base::{ByteRange, ErrorKind};
 use ramlace_store::Window;
 

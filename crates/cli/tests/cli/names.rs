@@ -1,12 +1,10 @@
 //! The namespace by command: `ls`, `stat`, `mkdir`, `rm`, `mv`, `ln`, `cat`, `df`, `layout`.
 
-mod common;
-
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
-use common::Home;
+use crate::common::Home;
 
 #[test]
 fn directories_are_made_listed_and_removed() {

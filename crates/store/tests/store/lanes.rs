@@ -1,8 +1,6 @@
 //! Lanes on real memory: bytes, holes, memory taken and given back.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ramlace_base::{ByteRange, ErrorKind, limits};
 use ramlace_store::{Backing, Extent, StoreRoot};
 

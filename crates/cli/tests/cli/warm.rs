@@ -1,12 +1,10 @@
 //! `warm`: files of a mount are in this machine's memory afterwards.
 
-mod common;
-
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use common::{Home, noise};
+use crate::common::{Home, noise};
 
 #[test]
 fn what_lies_on_no_mount_is_refused() {

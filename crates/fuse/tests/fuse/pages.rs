@@ -1,14 +1,12 @@
 //! Mapped and cached pages: write-back, and what the notifier makes the kernel forget.
 
-mod toy;
-
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use crate::toy::{Mount, Toy, alone};
 use ramlace_fuse::Ended;
 use rustix::mm::{MapFlags, ProtFlags};
-use toy::{Mount, Toy, alone};
 
 const BYTES: usize = 3 * 4096;
 
@@ -27,7 +25,7 @@ struct Mapping {
 impl Mapping {
     fn new(path: &Path) -> Mapping {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "mapper", "--nocapture"]).env(MAPPER_VARIABLE, path);
+        command.args(["--exact", "pages::mapper", "--nocapture"]).env(MAPPER_VARIABLE, path);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let answers = BufReader::new(process.stdout.take().unwrap());
         Mapping { process, answers }

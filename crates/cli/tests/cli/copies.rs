@@ -1,14 +1,12 @@
 //! `cp` in, out and within.
 
-mod common;
-
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use common::{Home, assert_same, noise, there};
+use crate::common::{Home, assert_same, noise, there};
 
 #[test]
 fn a_big_file_comes_back_as_it_went() {

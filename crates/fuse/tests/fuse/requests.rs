@@ -1,14 +1,12 @@
 //! Programs on a mount: what they ask arrives, and what is answered reaches them.
 
-mod toy;
-
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
+use crate::toy::{LOST, Mount, PANIC, PARKED, SLOW, Thing, Toy, alone};
 use ramlace_fuse::{MountOptions, Workers};
-use toy::{LOST, Mount, PANIC, PARKED, SLOW, Thing, Toy, alone};
 
 #[test]
 fn files_are_made_written_read_renamed_and_removed() {

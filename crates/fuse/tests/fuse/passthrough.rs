@@ -2,8 +2,6 @@
 //!
 //! These are the facts by which `docs/records/passthrough.md` decides; a kernel that behaves otherwise shows here.
 
-mod toy;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,13 +11,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::toy::{Dir, alone};
 use ramlace_fuse::{
     Attributes, Backing, Ended, Entry, FileSystem, MountOptions, Notifier, OpenFlags, Operation, ROOT_NODE,
     Reply, Request, Session, StatFs, Stopper, Workers,
 };
 use ramlace_sync::{Condvar, Mutex};
 use rustix::mm::{MapFlags, ProtFlags};
-use toy::{Dir, alone};
 
 /// Tells a process of this program to be the user of a file, and of which.
 const USER_VARIABLE: &str = "RAMLACE_FUSE_TEST_USES";
@@ -210,7 +208,7 @@ struct User {
 impl User {
     fn new(path: &Path) -> User {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "user", "--nocapture"]).env(USER_VARIABLE, path);
+        command.args(["--exact", "passthrough::user", "--nocapture"]).env(USER_VARIABLE, path);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let answers = BufReader::new(process.stdout.take().unwrap());
         User { process, answers }

@@ -1,7 +1,5 @@
 //! `top`: once, for programs, and live on a terminal of its own.
 
-mod common;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Home, kill, noise};
+use crate::common::{Home, kill, noise};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 #[test]

@@ -1,8 +1,6 @@
 //! A store at rest uses no processor time. Alone in its process, so that the thread it measures is its own.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 /// A thread of this process, as `/proc` shows it.
 struct TestThread {

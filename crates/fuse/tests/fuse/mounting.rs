@@ -1,15 +1,13 @@
 //! Mounting, unmounting, and what is said when it cannot be done.
 
-mod toy;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::toy::{Dir, Mount, Toy, alone, has_fusermount};
 use ramlace_base::ErrorKind;
 use ramlace_fuse::{Ended, MountMethod, MountOptions, Session, Workers, mounts, run_porter, unmount};
-use toy::{Dir, Mount, Toy, alone, has_fusermount};
 
 fn source(name: &str) -> MountOptions {
     MountOptions { source: name.into(), ..MountOptions::default() }

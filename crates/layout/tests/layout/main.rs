@@ -1,0 +1,8 @@
+//! The arithmetic of layouts against models, and the choice of lanes.
+//!
+//! One program: it is linked once.
+
+mod arithmetic;
+mod choose;
+mod parts;
+mod runs;

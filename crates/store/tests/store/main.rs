@@ -1,0 +1,11 @@
+//! The store on real memory. `storm` is a program of its own, which computes (scripts/rustc.sh).
+//!
+//! One program: it is linked once.
+
+mod clients;
+mod common;
+mod lanes;
+mod refused;
+mod reserve;
+mod rest;
+mod roots;
