@@ -259,11 +259,13 @@ def test_what_is_installed_is_the_whole_and_nothing_else(programs: Programs) -> 
     } <= manual
     assert found - manual == {
         "bin/ramlace",
+        "bin/.debug/ramlace.debug",
         "sbin/mount.ramlace",
         "sbin/mount.fuse.ramlace",
         "include/ramlace.h",
         "lib/libramlace.so",
         "lib/libramlace.so.0",
+        "lib/.debug/libramlace.so.0.debug",
         "lib/pkgconfig/ramlace.pc",
     }
     assert (programs.prefix / "lib/libramlace.so").readlink() == Path("libramlace.so.0")
@@ -271,6 +273,18 @@ def test_what_is_installed_is_the_whole_and_nothing_else(programs: Programs) -> 
     assert subprocess.run([str(command), "--version"], check=True, capture_output=True).stdout.startswith(b"ramlace ")
     for name in ("mount.ramlace", "mount.fuse.ramlace"):
         assert (programs.prefix / "sbin" / name).readlink() == command
+
+
+def test_the_command_is_small_and_what_debuggers_need_lies_beside_it(programs: Programs) -> None:
+    command = programs.prefix / "bin/ramlace"
+    assert command.stat().st_size <= 15 << 20
+    for name, part in (("bin/ramlace", "ramlace_client"), ("lib/libramlace.so.0", "ramlace_client")):
+        installed = programs.prefix / name
+        debug = installed.parent / ".debug" / f"{installed.name}.debug"
+        symbols = subprocess.run(["nm", "-C", str(debug)], capture_output=True, check=True, text=True).stdout
+        code = next(line.split()[0] for line in symbols.splitlines() if re.search(rf" [tT] {part}::\w+::", line))
+        found = subprocess.run(["addr2line", "-e", str(installed), code], capture_output=True, check=True, text=True)
+        assert re.search(r"crates/\w+/src/\S+\.rs:\d+", found.stdout), found.stdout
 
 
 def test_mount_finds_its_helpers_where_the_command_is_installed_for_all(tmp_path: Path) -> None:
