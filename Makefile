@@ -68,19 +68,23 @@ test: setup-tests build ## Every test of the everyday round, or those named: TES
 test-long: setup-tests build ## The same with more cases, the tests that take long, and all as root and as a user
 	@RAMLACE_TEST_LONG=1 $(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS)
 
+.PHONY: environment
+environment: setup
+	@$(STAGE) "make the virtual environment" scripts/venv.sh $(VENV)
+
 .PHONY: check
-check: build ## What to run before each commit: format, lints, types, and the tests of the pure crates
+check: environment ## What to run before each commit: format, lints, types, and the tests of the pure crates
 	@for name in rustfmt ruff ruff-format mypy knots licences clippy; do $(STAGE) "lint: $$name" scripts/lint.sh $$name; done
 	@$(STAGE) "hygiene" $(PYTHON) scripts/hygiene.py
 	@$(STAGE) "tests of the pure crates" $(RUN) $(PYTHON) scripts/rust_tests.py $(PURE:%=--package=ramlace-%)
 
 .PHONY: lint
-lint: build ## Every lint; warnings are errors
+lint: environment ## Every lint; warnings are errors
 	@for name in $$(scripts/lint.sh --list); do $(STAGE) "lint: $$name" scripts/lint.sh $$name; done
 	@$(STAGE) "hygiene" $(PYTHON) scripts/hygiene.py
 
 .PHONY: format
-format: build ## Write every file as rustfmt and ruff want it
+format: environment ## Write every file as rustfmt and ruff want it
 	@$(RUN) cargo fmt --all
 	@$(VENV)/bin/ruff check --fix-only --quiet bindings/python tests bench scripts examples
 	@$(VENV)/bin/ruff format --quiet bindings/python tests bench scripts examples

@@ -10,23 +10,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1
 stage=scripts/stage.sh
 
-is_old() { # is_old STAMP FILE...: whether the stamp is missing or older than a file
-    local stamp=$1 file
-    shift
-    [[ -f $stamp ]] || return 0
-    for file in "$@"; do [[ ! $file -nt $stamp ]] || return 0; done
-    return 1
-}
-
-environment=
-if is_old "$venv/venv.stamp" bindings/python/pyproject.toml scripts/venv.sh scripts/requirements.py ||
-    ! "$venv/bin/python" -c '' 2>/dev/null; then
-    { "$stage" "make the virtual environment" scripts/venv.sh "$venv" && touch "$venv/venv.stamp"; } &
-    environment=$!
-fi
+"$stage" "make the virtual environment" scripts/venv.sh "$venv" &
+environment=$!
 failed=0
 "$stage" "build the crates" scripts/run.sh cargo build --release ${LOCKED---locked} --workspace || failed=1
-[[ -z $environment ]] || wait "$environment" || failed=1
+wait "$environment" || failed=1
 ((!failed)) || exit 1
 scripts/package.sh "$venv"
 ln -sfn ../../target/release/ramlace "$venv/bin/ramlace"
