@@ -201,7 +201,7 @@ def test_bad_inputs_end_with_a_sentence_and_leave_nothing(environment, tmp_path,
     nothing_is_left(environment, tmp_path / "demo-out")
 
 
-# Enough runs at each place that a signal sent at its first one meets it, on any machine.
+# Enough runs at each place that a signal sent at its first one meets it, on any machine. A late one meets the next place.
 REPEAT = 8
 
 
@@ -209,7 +209,7 @@ REPEAT = 8
 def test_a_killed_worker_is_named_and_everything_is_cleaned_up(environment, tmp_path, moment):
     if "mount" in moment and why_no_mount():
         pytest.skip(why_no_mount())
-    demo = start(environment, tmp_path, "--rows", 300_000, "--cols", 40, "--repeat", REPEAT)
+    demo = start(environment, tmp_path, "--rows", 100_000, "--cols", 40, "--repeat", REPEAT)
     pids = []
     for line in demo.stderr:
         found = re.match(r"3 worker processes: (.*)", line)
@@ -231,7 +231,7 @@ def test_a_killed_worker_is_named_and_everything_is_cleaned_up(environment, tmp_
 def test_a_demo_that_is_told_to_stop_cleans_up(environment, tmp_path, moment):
     if "mount" in moment and why_no_mount():
         pytest.skip(why_no_mount())
-    demo = start(environment, tmp_path, "--rows", 300_000, "--cols", 40, "--repeat", REPEAT)
+    demo = start(environment, tmp_path, "--rows", 100_000, "--cols", 40, "--repeat", REPEAT)
     for line in demo.stderr:
         if line.startswith("measuring") and moment in line:
             break
