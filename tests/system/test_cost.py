@@ -15,8 +15,7 @@ PRIVATE_BYTES_MAX = 16 * MIB
 IDLE_SECONDS_PER_MINUTE = 0.010
 
 
-@pytest.mark.alone(reason="the processor time of servers at rest is measured")
-def test_a_servers_memory_beside_its_store_stays_small_and_rest_costs_nothing(new_pool: NewPool) -> None:
+def test_a_servers_memory_beside_its_store_stays_small(new_pool: NewPool) -> None:
     running = new_pool(2, 192)
     with running.connect() as near, running.connect(local=False) as far:
         for connected, name in ((near, "near"), (far, "far")):
@@ -47,6 +46,19 @@ def test_a_servers_memory_beside_its_store_stays_small_and_rest_costs_nothing(ne
         for name in ("near", "far"):
             near.rmtree(f"/{name}")
         assert np.all(far.array("/array").view() == 1)
+
+
+@pytest.mark.alone(reason="the processor time of servers at rest is measured")
+def test_rest_costs_a_server_nothing(new_pool: NewPool) -> None:
+    running = new_pool(2, 192)
+    with running.connect() as near, running.connect(local=False) as far:
+        for connected, name in ((near, "near"), (far, "far")):
+            connected.mkdir(f"/{name}")
+            for number in range(100):
+                with connected.open(f"/{name}/{number}", "wb", buffering=0) as file:
+                    file.write(pattern(number, 3000))
+        near.array("/array", (MIB,), "float64").view()[:] = 1
+        assert far.array("/array").view().sum() == MIB
     # Without sessions nothing ticks.
     assert eventually(lambda: all(server["sessions"] <= 1 for server in running.status()))
     time.sleep(0.5)
