@@ -1,4 +1,5 @@
-//! The store on real memory. `storm` is a program of its own, which computes (scripts/rustc.sh).
+//! The store on real memory. `storm` is a program of its own, which computes (scripts/rustc.sh), and so is `rest`,
+//! which looks at its process.
 //!
 //! One program: it is linked once.
 
@@ -7,5 +8,4 @@ mod common;
 mod lanes;
 mod refused;
 mod reserve;
-mod rest;
 mod roots;

@@ -1,6 +1,9 @@
 //! A store at rest uses no processor time. Alone in its process, so that the thread it measures is its own.
 
-use crate::common::*;
+#[path = "store/common/mod.rs"]
+mod common;
+
+use common::*;
 
 /// A thread of this process, as `/proc` shows it.
 struct TestThread {
