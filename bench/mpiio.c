@@ -5,7 +5,8 @@
  * FIGURES: `library`: each rank's own block, by calls of 1 MiB, rows of 4 KiB that take turns with the other ranks', and 8 MiB
  * at random places (the MPI twin of read_test), beside the same calls of the C library; and tiles of an array, beside themselves without
  * hints of where they lie. `btio`: a cube of 64 cells of 5 numbers, spread over the ranks as NPB's BT does, written and read by one
- * collective call (full) and row by row (simple), beside the MPI library's own files on the local path.
+ * collective call (full) and row by row (simple), beside the MPI library's own files on the local path. `machines`: ranks on several
+ * machines, each of which writes and reads its block of a new array, beside the same calls without the hints that put it on its machine.
  * The processes are those of the servers: their CPU time is the pool's part of it. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -298,6 +299,44 @@ static void beside_the_library(void)
     tiles_of_an_array();
 }
 
+/* ---- On several machines ---- */
+
+/* Blocks by calls of 1 MiB, and whether hints say whose they are. */
+struct segments {
+    struct shape shape;
+    bool near;
+};
+
+static void segments_begin(bool write, const void *how)
+{
+    const struct segments *segments = how;
+    char path[4096], array[64], block[64];
+    MPI_Info info;
+    snprintf(path, sizeof path, "%s-segments-%d", pool_file, segments->near);
+    snprintf(array, sizeof array, "%d,%lld", ranks, (long long)block_bytes);
+    snprintf(block, sizeof block, "1,%lld", (long long)block_bytes);
+    check(MPI_Info_create(&info), "hints");
+    if (segments->near) {
+        check(MPI_Info_set(info, "placement", "local"), "hints");
+        check(MPI_Info_set(info, "chunked", array), "hints");
+        check(MPI_Info_set(info, "chunked_item", "1"), "hints");
+        check(MPI_Info_set(info, "chunked_size", block), "hints");
+    }
+    int amode = MPI_MODE_CREATE | MPI_MODE_RDWR | (write ? 0 : MPI_MODE_DELETE_ON_CLOSE);
+    check(MPI_File_open(MPI_COMM_WORLD, path, amode, info, &shaped), path);
+    check(MPI_Info_free(&info), "hints");
+    /* What memory costs that is used for the first time is no matter of where it is. */
+    check(write ? MPI_File_preallocate(shaped, block_bytes * ranks) : MPI_SUCCESS, path);
+}
+
+static void on_several_machines(void)
+{
+    static const struct segments near = {{false, false, CALL_BYTES}, true}, usual = {{false, false, CALL_BYTES}, false};
+    struct work sides[] = {{"figure", segments_begin, mpi_run, mpi_end, &near},
+                           {"the usual layout", segments_begin, mpi_run, mpi_end, &usual}};
+    figure("two machines, each rank's block, placement=local", (double)block_bytes * ranks, sides);
+}
+
 /* ---- As BTIO ---- */
 
 struct btio {
@@ -431,6 +470,8 @@ int main(int argc, char **argv)
         printf("{\"figures\": [");
     if (strcmp(argv[1], "library") == 0)
         beside_the_library();
+    else if (strcmp(argv[1], "machines") == 0)
+        on_several_machines();
     else
         beside_the_mpi_library();
     if (rank == 0)

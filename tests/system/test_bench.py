@@ -122,3 +122,19 @@ def test_trees_are_measured_beside_null_fuse_and_where_no_wake_goes_between_core
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(target.read_text())["figures"]}
     assert list(rows["trees, untar"]["limits"]) == ["null FUSE on one core", "all of it on one core", "sent later"]
+
+
+@pytest.mark.needs_root
+def test_ranks_on_two_machines_are_measured_beside_those_without_hints(tmp_path: Path) -> None:
+    target = tmp_path / "bench.json"
+    done = run("--quick", "--only", "MPI-IO, Open MPI, two machines", "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    if "is left out" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    name = "MPI-IO, Open MPI, two machines, each rank's block, placement=local"
+    rows = {row["name"]: row for row in json.loads(target.read_text())["figures"]}
+    assert list(rows) == [f"{name}, write", f"{name}, read"]
+    assert all(list(row["limits"]) == ["the usual layout"] for row in rows.values())
+    # Nothing of the machines is left.
+    left = subprocess.run(["ip", "netns"], capture_output=True, check=True, text=True).stdout
+    assert "ramlace-bench-" not in left
