@@ -295,6 +295,11 @@ static void test_atomic(const char *path)
 /* Hints that programs give to other implementations. */
 static const char *const OTHER_HINTS[] = {"start_iodevice", "romio_ds_read", "access_style", "romio_ds_write"};
 
+/* What is told of whichever file: the hints that other implementations know and that have an effect here. */
+static const char *const TOLD_HINTS[] = {"striping_factor", "striping_unit", "start_iodevice", "cb_nodes", "cb_buffer_size",
+                                         "collective_buffering", "romio_cb_read", "romio_cb_write", "romio_ds_read",
+                                         "romio_ds_write", "ind_rd_buffer_size", "ind_wr_buffer_size"};
+
 /* Sizes, groups, modes, hints, delete on close, and a file that another rank has made. */
 static void test_wholes(const char *path)
 {
@@ -323,6 +328,11 @@ static void test_wholes(const char *path)
     for (size_t i = 0; i < sizeof OTHER_HINTS / sizeof *OTHER_HINTS; i++) {
         CALL(MPI_Info_get(info, OTHER_HINTS[i], 63, value, &flag));
         CHECK(!flag || (strcmp(value, "17") != 0 && strcmp(value, "enable") != 0));
+    }
+    for (size_t i = 0; i < sizeof TOLD_HINTS / sizeof *TOLD_HINTS; i++) {
+        CALL(MPI_Info_get(info, TOLD_HINTS[i], 63, value, &flag));
+        if (!flag)
+            FAIL("%s is not told", TOLD_HINTS[i]);
     }
     CALL(MPI_File_set_info(file, info));
     CALL(MPI_Info_free(&info));
