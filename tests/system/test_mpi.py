@@ -15,7 +15,7 @@ import pytest
 from c_programs import compile_c
 from mount import NewMount
 from mpi_library import HOW_TO_GET, ROOT, SOURCES, STANDARD, STANDARD_COMPILER, VARIABLES, Mpi, installed
-from pool import PATIENCE_SECONDS, Pool
+from pool import PATIENCE_SECONDS, Pool, binary
 
 CASES = ["offsets", "views", "once", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
 
@@ -282,6 +282,34 @@ def test_a_rank_that_is_killed_leaves_no_lock_and_no_pointer_in_the_way(
     # The locks go with the session, ten seconds later.
     mpi.run(shared_pool, 2, mpi.program("mpiio_test"), "atomic", file)
     mpi.run(shared_pool, 2, mpi.program("mpiio_test"), "shared", file)
+
+
+# MPICH's launcher ends all ranks with the first.
+# SEMANTICS 99.2
+@pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)
+@pytest.mark.parametrize("what", ["lock", "pointer"])
+def test_ranks_go_on_with_the_file_of_one_that_is_killed_with_its_locks_or_a_place(
+    mpi: Mpi, shared_pool: Pool, place: str, what: str
+) -> None:
+    launcher = ("mpirun", "--launcher", f"mpirun.{mpi.name}", "--enable-recovery", "-np", "3")
+    words = (str(mpi.program("dying")), what, f"ramlace:{place}/file")
+    job = subprocess.run(
+        [binary(), "--pool", shared_pool.name, *launcher, *words],
+        env={**os.environ, **VARIABLES, "TMPDIR": "/tmp", "RAMLACE_MPIIO_LIBRARY": str(mpi.library)},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+    )
+    assert sorted(job.stdout.splitlines()) == [f"rank {rank} went on, opens 1" for rank in (0, 2)], job.stderr
+    with shared_pool.connect() as pool:
+        found = pool.read_bytes(f"{place}/file")
+    blocks = [found[at : at + 100] for at in range(0, len(found), 100)]
+    if what == "lock":
+        assert blocks in ([b"a" * 100], [b"c" * 100])
+    else:
+        # The place that the dead one had taken stays empty; no other is lost, and none is given twice.
+        assert sorted(blocks) == sorted([bytes(100)] + 20 * [b"a" * 100, b"c" * 100])
 
 
 # SEMANTICS 97.3
