@@ -8,7 +8,7 @@ Prints what is wrong, and exits with 1 when there is anything.
 * docs/SECURITY.md names tests, these exist, and each cell of its table of threats names one, or says what is open.
 * Each path that a document names exists.
 * A comment that cites a decision cites a page of docs/records/ that exists.
-* docs/OPERATIONS.md explains every line that a server or a mount writes into its log.
+* docs/OPERATIONS.md explains every line that a server or a mount, its daemon's command too, writes into its log.
 * docs/ENVIRONMENT.md has every environment variable that the source reads, and no other.
 """
 
@@ -98,7 +98,7 @@ def missing_files(root: Path, found: list[Path]) -> Iterator[str]:
 def unexplained_lines(root: Path, found: list[Path]) -> Iterator[str]:
     """Yield lines for logs of which docs/OPERATIONS.md has no words."""
     explained = re.findall(r"`([^`]+)`", (root / "docs/OPERATIONS.md").read_text().partition("## Lines in logs")[2])
-    rooms = ("crates/server/src/", "crates/mount/src/", "crates/fuse/src/", "crates/store/src/")
+    rooms = tuple(f"crates/{room}/src/" for room in ("server", "store", "mount", "fuse", "transport", "cli"))
     for path, text in text_of(path for path in found if path.suffix == ".rs"):
         name = str(path.relative_to(root))
         if not name.startswith(rooms):

@@ -159,8 +159,15 @@ def test_other_documents_are_held_to_what_is_there(checkout: Checkout) -> None:
     assert list(contract.uncited_decisions(checkout.root, found)) == [
         f"crates/server/src/a.rs: cites docs/{gone}, which does not exist"
     ]
-    assert list(contract.unexplained_lines(checkout.root, found)) == [
-        "crates/server/src/a.rs: docs/OPERATIONS.md does not explain the line 'ramlace: nobody knows this'"
+    # A mount's daemon is the command; what has no log of its own, such as a library, is not asked.
+    daemon, library = checkout.root / "crates/cli/src/a.rs", checkout.root / "crates/capi/src/a.rs"
+    for path in (daemon, library):
+        path.parent.mkdir(parents=True)
+        path.write_text('fn say() { eprintln!("ramlace: {error}; nobody knows this either") }\n')
+    assert list(contract.unexplained_lines(checkout.root, [*found, daemon, library])) == [
+        "crates/server/src/a.rs: docs/OPERATIONS.md does not explain the line 'ramlace: nobody knows this'",
+        "crates/cli/src/a.rs: docs/OPERATIONS.md does not explain the line "
+        "'ramlace: {error}; nobody knows this either'",
     ]
 
 
