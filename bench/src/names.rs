@@ -22,7 +22,7 @@ const REGION_BYTES: usize = 2 << 20;
 const DIRECTORY: &str = "/bench-names";
 
 /// Measures the operations over TCP and over the Unix socket: both ends on one core, where CPU time decides,
-/// and each on its own, where it matters who sleeps while he waits.
+/// and each on its own, where it matters which of them sleeps while it waits.
 pub fn run(args: &Args) -> Result<Vec<Value>> {
     let raw = RawServer::start(args, REGION_BYTES)?;
     let pids = [&args.pids[..], &[raw.pid()][..]].concat();

@@ -118,7 +118,7 @@ def test_a_timeout_names_who_is_missing_and_takes_the_caller_out(shared_pool: Po
         assert f"member 1 (last seen at {os.uname().nodename[:64]}:{os.getpid()})" in str(error)
         assert "member 2 (never came)" in str(error)
         assert "member 0" not in str(error)
-        # He is out: with one more the round is not complete, and he counts once when he comes again.
+        # It is out: with one more the round is not complete, and it counts once when it comes again.
         error = fails(errno.ETIMEDOUT, lambda: two.barrier(place, 2, 1, timeout=0))
         assert "member 0 (last seen" in str(error)
         other = threads.submit(two.barrier, place, 2, 1, LONG)
@@ -349,11 +349,11 @@ def test_a_change_of_a_range_is_told_and_one_beside_it_is_not(shared_pool: Pool,
                 theirs.pwrite(b"x", 24)
                 theirs.pwrite(b"x", size - 1)
                 is_same(file, version)
-                # It has changed before he waits.
+                # The bytes have changed before it waits.
                 theirs.pwrite(b"y", 23)
                 version = file.wait_for_change(version, 0)
                 is_same(file, version)
-                # It changes while he waits, by whatever changes bytes.
+                # They change while it waits, by whatever changes bytes.
                 acts: list[Callable[[], Any]] = [
                     partial(theirs.pwrite, b"z", 16),
                     partial(theirs.fetch_add, 16),
@@ -486,7 +486,7 @@ def test_who_waits_for_a_change_hears_of_it_after_its_server_was_killed(new_pool
         waiting(running, "change_waits", 1)
         running.kill_child(0)
         running.await_restart(0, 1)
-        # What happened meanwhile nobody knows: he is told to look.
+        # What happened meanwhile nobody knows: the waiter is told to look.
         version = wait.result(LONG)
         wait = begin(file.wait_for_change, version, LONG)
         waiting(running, "change_waits", 1)

@@ -283,7 +283,7 @@ def test_a_mapping_that_outlives_its_daemon_shows_nobody_the_past_and_keeps_its_
 def test_who_may_write_alone_opens_what_the_kernel_has_on_a_mount_for_everybody(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
-    """He has no right to its memory, and needs none."""
+    """Such a program has no right to its memory, and needs none."""
     pool = new_pool(1, 64)
     pool.run("mkdir", "-m", "777", "/all")
     mount = new_mount(pool, "--passthrough", "--allow-other")

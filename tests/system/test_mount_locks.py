@@ -225,7 +225,7 @@ def test_a_flock_is_changed_from_shared_to_exclusive_and_back(shared_pool: Pool,
     assert not a.takes("fcntl.flock(f, EX | NB)")
     a.begin_waiting("fcntl.flock(f, EX)")
     queued(shared_pool, 1)
-    assert b.takes("fcntl.flock(f, EX | NB)"), "who waits for more has given up what he had"
+    assert b.takes("fcntl.flock(f, EX | NB)"), "a program that waits for more has given up what it had"
     b.run("fcntl.flock(f, SH)")
     assert a.waits()
     b.run("fcntl.flock(f, UN)")
@@ -237,7 +237,7 @@ def test_a_flock_is_changed_from_shared_to_exclusive_and_back(shared_pool: Pool,
 
 # SEMANTICS 66
 def test_waiters_have_their_turns_in_the_order_in_which_they_came(shared_pool: Pool, lockers: list[Locker]) -> None:
-    """Also a writer among readers: nobody overtakes one with whom he conflicts."""
+    """Also a writer among readers: no program overtakes one with which it conflicts."""
     a, b, c, d = lockers
     a.run("posix(f, R)")
     for count, (program, kind) in enumerate([(b, "W"), (c, "R"), (d, "W")], 1):

@@ -300,7 +300,7 @@ NET_RAW = bytes.fromhex("0000000200200000000000000000000000000000")
 
 # SEMANTICS 57.4
 def test_who_may_change_a_file_with_capabilities_does_and_takes_them(common: Path) -> None:
-    """Its kernel takes them in the name of whoever writes, before he writes."""
+    """Its kernel takes them in the name of the program that writes, before that writes."""
     path = common / "file"
     ALICE.does(common, _write("file", b"program"))
 

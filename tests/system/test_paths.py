@@ -115,7 +115,7 @@ def test_a_change_by_a_path_is_done_while_the_path_leads_there_and_once(new_pool
 
 
 def test_a_change_by_a_path_needs_the_right_to_go_there(new_pool: NewPool) -> None:
-    """Who may not search a directory on the way changes nothing behind it, though he knows what lies there."""
+    """A client that may not search a directory on its way changes nothing behind it, though it knows what is there."""
     pool = new_pool(1, 64)
     with pool.connect() as client:
         client.makedirs("/closed/open", 0o755)
@@ -209,7 +209,7 @@ def test_a_walk_of_a_hosts_user_asks_for_his_rights_at_each_step(new_pool: NewPo
 
     whole = walked("755", "644")
     assert whole.error == "" and whole.body.endswith(b"\6secret") and whole.body[0] == 4
-    # The attributes are his to see, the bytes are not.
+    # The client may see the attributes, and not the bytes.
     assert walked("755", "600").body[0] == 4 and not walked("755", "600").body.endswith(b"secret")
     shut = walked("700", "644")
     assert shut.body[0] == 2 and b"secret" not in shut.body and b"may not" in shut.body

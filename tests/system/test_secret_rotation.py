@@ -158,7 +158,7 @@ def test_an_owner_on_another_machine_is_not_shut_out_by_a_change_of_the_secret(
         copy.chmod(0o600)
 
     def rotate(*words: str) -> str:
-        """Do it as somebody who has a file of his own, and return how far it has come."""
+        """Do it as a program that has a file of its own, and return how far it has come."""
         environment = {**os.environ, "RAMLACE_SECRET_FILE": str(copy)}
         command = [binary(), "--pool", pool.addresses[0], "--json", "secret", "rotate", *words]
         done = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=True)

@@ -66,7 +66,7 @@ fn who_writes_back_is_not_given_up_for_what_that_takes() {
 
 // SEMANTICS 118.3
 #[test]
-fn nobody_is_given_up_by_the_very_change_that_asks_him_however_many_have_the_pages() {
+fn nobody_is_given_up_by_the_very_change_that_asks_it_however_many_have_the_pages() {
     const HOLDERS: usize = 40;
     let mut leases = DataLeases::default();
     (0..HOLDERS).for_each(|holder| _ = leases.keep(FILE, session(holder), WHOLE, 0));

@@ -303,7 +303,7 @@ fn an_answer_waits_for_the_rest_of_a_recall_whose_holder_waits_for_a_page_of_it(
 
 // SEMANTICS 128.2
 #[test]
-fn nobody_is_fenced_who_waits_for_a_page_of_what_he_is_to_drop() {
+fn nobody_is_fenced_who_waits_for_a_page_of_what_it_is_to_drop() {
     let mut leases = DataLeases::default();
     for number in 0..2 {
         leases.keep(FILE, session(number), whole(0), 0);

@@ -213,7 +213,7 @@ proptest! {
 
 // SEMANTICS 77.1
 #[test]
-fn who_lets_a_recall_run_out_gets_nothing_before_he_asks_again() {
+fn who_lets_a_recall_run_out_gets_nothing_before_it_asks_again() {
     let (mut leases, file) = (Leases::default(), inode(0));
     assert!(!leases.give(session(0), file, Leased::Attributes, 0), "nobody hears of its recalls");
     leases.heard(session(0), 0);
@@ -245,7 +245,7 @@ fn who_listens_and_has_done_nothing_since_ends_nobodys_wait() {
 
 // SEMANTICS 138.2
 #[test]
-fn who_has_done_a_recall_and_is_not_heard_in_time_is_waited_for_as_he_renewed() {
+fn who_has_done_a_recall_and_is_not_heard_in_time_is_waited_for_as_it_renewed() {
     let (mut leases, file, other) = (Leases::default(), inode(0), inode(1));
     leases.heard(session(0), 0);
     assert!(leases.give(session(0), file, Leased::Attributes, 0));
@@ -299,7 +299,7 @@ fn what_changes_while_nobody_is_waited_for_is_told_before_anything_is_renewed() 
 
 // SEMANTICS 138.2
 #[test]
-fn who_does_not_hear_what_changes_gets_no_more_and_loses_what_he_cannot_be_told() {
+fn who_does_not_hear_what_changes_gets_no_more_and_loses_what_it_cannot_be_told() {
     let mut leases = Leases::default();
     leases.heard(session(0), 0);
     let one = |number: usize| InodeId::new(Slot(1), number as u64);

@@ -231,7 +231,7 @@ proptest! {
 
 // SEMANTICS 66
 #[test]
-fn nobody_overtakes_an_earlier_one_and_a_writer_has_his_turn() {
+fn nobody_overtakes_an_earlier_one_and_a_writer_has_its_turn() {
     let mut locks = FileLocks::default();
     let ask = |locks: &mut FileLocks, number, kind, wait| {
         locks.ask(LockTable::Flock, lock(number, kind, 0, LOCK_END), wait, false).unwrap()
