@@ -1,9 +1,10 @@
-"""What servers count: by `status --messages`, `top --clients`, and as text for Prometheus."""
+"""What servers count: by `status`, `top --clients` and `top --messages`, and as text for Prometheus."""
 
 import re
 import socket
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -136,15 +137,34 @@ def test_clients_are_shown_with_what_they_move(shared_pool: Pool, place: str) ->
     assert most["session"] not in [client["session"] for client in ended]
 
 
-def test_status_tells_messages_when_asked(shared_pool: Pool, place: str) -> None:
+def test_status_tells_messages(shared_pool: Pool, place: str) -> None:
     with shared_pool.connect() as connected:
         connected.mkdir(f"{place}/d")
-    messages = {one["message"]: one for one in shared_pool.json("status", "--messages")["messages"]}
-    made = messages["MakeDirectory"]
-    assert made["answers"] >= 1
-    assert sum(time["answers"] for time in made["times"]) == made["answers"]
-    assert "messages" not in shared_pool.json("status")
+    for words in ([], ["--messages"]):
+        messages = {one["message"]: one for one in shared_pool.json("status", *words)["messages"]}
+        made = messages["MakeDirectory"]
+        assert made["answers"] >= 1
+        assert sum(time["answers"] for time in made["times"]) == made["answers"]
     assert "MakeDirectory" in shared_pool.run("status", "--messages").stdout.decode()
+    assert "MakeDirectory" not in shared_pool.run("status").stdout.decode()
+
+
+def test_messages_are_shown_with_their_rates(shared_pool: Pool, place: str) -> None:
+    with shared_pool.connect() as connected, ThreadPoolExecutor(1) as beside:
+        top = beside.submit(shared_pool.json, "top", "--messages", "--once", "--interval", "2000")
+        made = 0
+        while not top.done():
+            connected.mkdir(f"{place}/e{made}")
+            made += 1
+        messages = {one["message"]: one for one in top.result()["messages"]}
+    shown = messages["MakeDirectory"]
+    assert 0 < shown["calls_per_second"] * 2 <= made
+    assert shown["errors_per_second"] == 0
+    assert 0 < shown["p50_micros_max"] <= shown["p99_micros_max"]
+    # What both tell of all time is the same.
+    told = {one["message"]: one for one in shared_pool.json("status")["messages"]}
+    assert shown["calls"] <= told["MakeDirectory"]["answers"]
+    assert "MakeDirectory" in shared_pool.run("top", "--messages", "--once", "--interval", "100").stdout.decode()
 
 
 def test_a_request_has_one_name_at_both_ends(planned: NewPool, monkeypatch: pytest.MonkeyPatch) -> None:

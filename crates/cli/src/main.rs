@@ -25,6 +25,7 @@ mod json_list;
 mod known_pools;
 mod local_time;
 mod lock;
+mod message_counts;
 mod metrics_address;
 mod mode_words;
 mod mount_helper;

@@ -1,9 +1,10 @@
 //! `status`: what is running.
 
 use ramlace_base::units::format_bytes;
-use ramlace_base::{Error, Result};
+use ramlace_base::{Error, Result, ServerId};
 use ramlace_client::{NOBODY_ANSWERS, Pool, PoolDirectory, PoolFile, ServerReport};
 use ramlace_mount::MountPoint;
+use ramlace_wire::metrics::{GetMetrics, Metrics};
 use ramlace_wire::session::ServerStatus;
 use serde_json::{Value, json};
 
@@ -23,8 +24,9 @@ Examples:
   ramlace status --messages          and what the servers were asked, and how long it took
   ramlace status --leases            and which kernels have which bytes, and which mounts wait for which
   ramlace status --json | jq '.servers[].used_bytes'
+  ramlace status --json | jq '.messages[] | {message, answers, errors}'
 
-Your mounts of the pool on this machine are shown as well, and which of them are dead: whose daemon was killed.
+With --json, what the servers were asked is always told. Your mounts of the pool on this machine are shown as well, and which of them are dead: whose daemon was killed.
 
 The exit code is 1 when a server does not answer.";
 
@@ -32,7 +34,7 @@ The exit code is 1 when a server does not answer.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Tell what the servers were asked since they began, how often, and how long it took
+    /// Tell what the servers were asked since they began, how often, and how long it took (--json always does)
     #[arg(long)]
     pub messages: bool,
 
@@ -126,11 +128,12 @@ impl Mounted {
 /// Prints one line for each server and the pool's sums.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let (pool, rows) = ask(named)?;
-    // A pool of which no server answers has no messages to show.
-    let asked = args.messages && rows.iter().any(|row| row.status.is_ok());
-    let messages = match asked {
-        true => Some(Messages::ask(&Pool::connect(&connect_options(named))?)?),
-        false => None,
+    let is_asked = |row: &&Row| row.status.is_ok() && (args.messages || output.json);
+    let asked: Vec<ServerId> = rows.iter().filter(is_asked).map(|row| ServerId(row.server)).collect();
+    let messages = match asked.is_empty() {
+        // Of a pool of which no server answers nothing is known.
+        true => None,
+        false => Some(Messages::of(metrics(&Pool::connect(&connect_options(named))?, &asked))),
     };
     let leases = match args.leases && rows.iter().any(|row| row.status.is_ok()) {
         true => Some(Leases::ask(&Pool::connect(&connect_options(named))?)?),
@@ -160,6 +163,16 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     }
     output.flush()?;
     if rows.iter().all(|row| row.status.is_ok()) { Ok(()) } else { Err(Failure::Told) }
+}
+
+/// What these servers have counted; one that does not answer any more is not in the sums. Who did not answer before is
+/// not asked again: that would cost a deadline more.
+fn metrics(pool: &Pool, servers: &[ServerId]) -> Vec<Metrics> {
+    std::thread::scope(|scope| {
+        let ask = |server: &ServerId| pool.ask_server(*server, &GetMetrics {}).ok();
+        let asked: Vec<_> = servers.iter().map(|server| scope.spawn(move || ask(server))).collect();
+        asked.into_iter().filter_map(|asked| asked.join().expect("asking does not panic")).collect()
+    })
 }
 
 /// Asks every server. When none answers, the pool's file says which there should be.

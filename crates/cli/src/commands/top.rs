@@ -1,12 +1,10 @@
-//! `top`: a live view of the pool's servers.
+//! `top`: a live view of the pool's servers, clients or messages.
 
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ramlace_base::Result;
 use ramlace_base::units::count;
 use ramlace_client::{Pool, pool_name};
-use ramlace_wire::metrics::Metrics;
 
 use crate::failure::{Done, Failure};
 use crate::mounting::mounts_of;
@@ -14,21 +12,23 @@ use crate::output::Output;
 use crate::place::connect_options;
 use crate::show::escaped;
 use crate::top::{
-    Asking, Clients, ESCAPE, Heard, Samples, Sort, SortClients, Terminal, View, as_json, client_page,
-    client_table, clients_json, events_of, finish_page, page, plain,
+    Asking, Clients, Counted, Event, Heard, Line, Looking, Messages, Samples, Sort, Subject, Terminal, View,
+    as_json, client_table, clients_json, counted_of, events_of, millis_since, number_text, page, plain,
+    table_page,
 };
 
 const EXAMPLES: &str = "\
 Examples:
-  ramlace top                    q quits, s sorts, p pauses, ? helps
+  ramlace top                    q quits, s sorts, p pauses, c and m show clients and messages, ? helps
   ramlace top --pool node0:7000  the pool of that server
   ramlace top --clients          how many bytes each client moves, the busiest first
+  ramlace top --messages         what the servers are asked, how often, and how long their answers take
   ramlace top --once             one table; so too when standard output is no terminal
   ramlace top --json | jq '.servers[].read_bytes_per_second'
 
-Rates are those of the last interval. Bytes that programs read and write in memory that they share with a
-server of their machine pass no request and are not counted. With --once and --json the exit code is 1 when a
-server does not answer.";
+Rates are those of the last interval, and so are the times of messages: within P50 and P99, 50 and 99 of 100 answers
+were made. Bytes that programs read and write in memory that they share with a server of their machine pass no
+request and are not counted. With --once and --json the exit code is 1 when a server does not answer.";
 
 /// How often the keyboard and the window's size are checked; the page is drawn when something has changed.
 const TICK: Duration = Duration::from_millis(100);
@@ -45,13 +45,27 @@ pub struct Args {
     pub once: bool,
 
     /// Show the pool's clients and what each moves, instead of its servers
-    #[arg(long)]
+    #[arg(long, conflicts_with = "messages")]
     pub clients: bool,
+
+    /// Show what the servers are asked and how long their answers take, instead of the servers
+    #[arg(long)]
+    pub messages: bool,
 
     /// Milliseconds between two questions to a server
     #[arg(long, value_name = "MILLIS", default_value = INTERVAL_MILLIS,
           value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub interval: u64,
+}
+
+impl Args {
+    fn subject(&self) -> Subject {
+        match (self.clients, self.messages) {
+            (true, _) => Subject::Clients,
+            (_, true) => Subject::Messages,
+            _ => Subject::Servers,
+        }
+    }
 }
 
 /// Shows the pool until the user quits, or once.
@@ -63,22 +77,14 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         Some(address) if address.contains(':') => address.to_owned(),
         named => pool_name(named),
     };
-    let interval = Duration::from_millis(args.interval);
-    if args.clients {
-        let plain = args.once || output.json || !Terminal::is_there();
-        return if plain {
-            clients_once(&pool, interval, output)
-        } else {
-            clients_live(&pool, &name, interval, output)
-        };
+    let (interval, subject) = (Duration::from_millis(args.interval), args.subject());
+    if !(args.once || output.json || !Terminal::is_there()) {
+        return live(pool, &name, interval, subject, output);
     }
-    if args.once || output.json || !Terminal::is_there() {
-        return once(&pool, &name, interval, output);
+    match subject {
+        Subject::Servers => once(&pool, &name, interval, output),
+        Subject::Clients | Subject::Messages => counts_once(&pool, interval, subject, output),
     }
-    let asking = Asking::begin(&pool, interval)?;
-    // The session ends with its last owner.
-    drop(pool);
-    live(&name, &asking, output)
 }
 
 /// Two rounds of answers, for rates.
@@ -104,111 +110,127 @@ fn mounts(name: &str) -> Result<Vec<String>> {
     Ok(mounts_of(name)?.into_iter().map(|mount| mount.dir.to_string_lossy().into_owned()).collect())
 }
 
-/// What the servers that answer have counted, and whether all did.
-fn ask_clients(pool: &Pool) -> Result<(Vec<(u16, Metrics)>, bool)> {
-    let told = pool.metrics()?;
-    let all = told.iter().all(|(_, metrics)| metrics.is_ok());
-    Ok((told.into_iter().filter_map(|(entry, metrics)| Some((entry.server.0, metrics.ok()?))).collect(), all))
-}
-
-/// Two samples of the clients, for rates.
-fn clients_once(pool: &Pool, interval: Duration, output: &mut Output) -> Done {
+/// Two samples of what the servers have counted, for rates.
+fn counts_once(pool: &Pool, interval: Duration, subject: Subject, output: &mut Output) -> Done {
     let began = Instant::now();
-    let mut clients = Clients::default();
-    clients.look(&ask_clients(pool)?.0, millis_since(began));
+    let mut counts = Counts::default();
+    counts.hear(counted_of(pool, began));
     std::thread::sleep(interval);
-    let (answers, all) = ask_clients(pool)?;
-    clients.look(&answers, millis_since(began));
-    let sorted = clients.sorted(SortClients::default());
+    let counted = counted_of(pool, began)?;
+    let complete = counted.complete;
+    counts.hear(Ok(counted));
+    let looking = Looking { subject, ..Looking::default() };
     if output.json {
-        output.json(&clients_json(&sorted))?;
+        output.json(&counts.json(looking))?;
     } else {
-        client_table(&sorted).into_iter().try_for_each(|line| output.line(line))?;
+        counts.table(looking).into_iter().try_for_each(|line| output.line(line))?;
     }
     output.flush()?;
-    if all { Ok(()) } else { Err(Failure::Told) }
+    if complete { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// The clients until the user quits. A thread of its own asks: a server that is silent blocks no key.
-fn clients_live(pool: &Pool, name: &str, interval: Duration, output: &mut Output) -> Done {
-    let began = Instant::now();
-    let (tell, told) = channel();
-    let asking = pool.clone();
-    std::thread::spawn(move || {
-        loop {
-            let next = Instant::now() + interval;
-            if tell.send(ask_clients(&asking)).is_err() {
-                return;
+/// What the servers have counted: who asks them, and what.
+#[derive(Clone, Default)]
+struct Counts {
+    clients: Clients,
+    messages: Messages,
+    /// What else is to be said.
+    trouble: String,
+}
+
+impl Counts {
+    fn hear(&mut self, counted: Result<Counted>) {
+        match counted {
+            Ok(Counted { at_millis, answers, complete }) => {
+                self.clients.look(&answers, at_millis);
+                self.messages.look(&answers, at_millis);
+                self.trouble =
+                    if complete { String::new() } else { "; some servers do not answer".to_owned() };
             }
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            Err(error) => self.trouble = format!("; {}", escaped(error.message().as_bytes())),
         }
-    });
-    let terminal = Terminal::open(output)?;
-    let (mut clients, mut sort, mut trouble) = (Clients::default(), SortClients::default(), String::new());
-    let mut drawn = None;
+    }
+
+    fn title(&self, pool: &str, subject: Subject) -> String {
+        let sum = match (subject, self.messages.rates()) {
+            (Subject::Messages, Some((calls, errors))) => {
+                format!("{} calls/s, {} errors/s", number_text(calls), number_text(errors))
+            }
+            (Subject::Messages, None) => "messages".to_owned(),
+            _ => count(self.clients.count() as u64, "client"),
+        };
+        format!("Pool '{}': {sum}{}", escaped(pool.as_bytes()), self.trouble)
+    }
+
+    fn table(&self, looking: Looking) -> Vec<String> {
+        match looking.subject {
+            Subject::Messages => self.messages.table(looking.sort_messages),
+            _ => client_table(&self.clients.sorted(looking.sort_clients)),
+        }
+    }
+
+    fn json(&self, looking: Looking) -> serde_json::Value {
+        match looking.subject {
+            Subject::Messages => self.messages.json(looking.sort_messages),
+            _ => clients_json(&self.clients.sorted(looking.sort_clients)),
+        }
+    }
+}
+
+/// The view until the user quits. Threads of its own ask: a server that is silent blocks no key.
+fn live(pool: Pool, name: &str, interval: Duration, subject: Subject, output: &mut Output) -> Done {
+    let mut screen = Screen { terminal: Terminal::open(output)?, drawn: None };
+    let mut looking = Looking { subject, ..Looking::default() };
     loop {
-        for answers in told.try_iter() {
-            match answers {
-                Ok((answers, all)) => {
-                    clients.look(&answers, millis_since(began));
-                    trouble = if all { String::new() } else { "; some servers do not answer".to_owned() };
-                }
-                Err(error) => trouble = format!("; {}", escaped(error.message().as_bytes())),
-            }
-        }
-        let (width, height) = terminal.size();
-        let sorted = clients.sorted(sort);
-        let title =
-            format!("Pool '{}': {}{trouble}", escaped(name.as_bytes()), count(sorted.len() as u64, "client"));
-        let footer = format!("q quit   s sort (by {})", sort.name());
-        let mut lines = client_page(&title, &sorted, height.saturating_sub(1));
-        finish_page(&mut lines, &footer, width, height);
-        if drawn.as_ref() != Some(&lines) {
-            terminal.draw(&lines, output)?;
-            drawn = Some(lines);
-        }
-        match terminal.wait(TICK)? {
-            Heard::End | Heard::Key(b'q' | b'Q' | ESCAPE) => return Ok(()),
-            Heard::Key(b's' | b'S') => sort = sort.next(),
-            Heard::Key(_) | Heard::Nothing => {}
-        }
+        let (servers, counts);
+        let next = if looking.subject == Subject::Servers {
+            servers = Asking::servers(&pool, interval)?;
+            servers_live(name, &servers, looking, &mut screen, output)?
+        } else {
+            counts = Asking::counts(&pool, interval);
+            counts_live(name, &counts, looking, &mut screen, output)?
+        };
+        let Some(next) = next else {
+            // The terminal is given back at once; the session ends with its last owner, a thread that asks.
+            drop((screen, pool));
+            return Ok(());
+        };
+        looking = next;
     }
 }
 
-fn millis_since(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+/// The terminal, and what it shows.
+struct Screen {
+    terminal: Terminal,
+    drawn: Option<Vec<Line>>,
 }
 
-/// What the keys change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Looking {
-    sort: Sort,
-    paused: bool,
-    help: bool,
-}
-
-impl Looking {
-    /// Another view, or `None` to quit.
-    fn after(self, key: u8) -> Option<Looking> {
-        match key {
-            b'q' | b'Q' => None,
-            // In the help, the key leaves the help alone.
-            ESCAPE if !self.help => None,
-            b's' | b'S' => Some(Looking { sort: self.sort.next(), ..self }),
-            b'p' | b'P' | b' ' => Some(Looking { paused: !self.paused, ..self }),
-            b'?' | b'h' => Some(Looking { help: !self.help, ..self }),
-            _ => Some(Looking { help: false, ..self }),
+impl Screen {
+    /// Draws what is new, and waits for a key for a moment; `None` when the user quits.
+    fn show(&mut self, lines: Vec<Line>, looking: Looking, output: &mut Output) -> Done<Option<Looking>> {
+        if self.drawn.as_ref() != Some(&lines) {
+            self.terminal.draw(&lines, output)?;
+            self.drawn = Some(lines);
         }
+        Ok(match self.terminal.wait(TICK)? {
+            Heard::End => None,
+            Heard::Nothing => Some(looking),
+            Heard::Key(key) => looking.after(key),
+        })
     }
 }
 
-fn live(name: &str, asking: &Asking, output: &mut Output) -> Done {
+/// The servers, until another subject is to be shown.
+fn servers_live(
+    name: &str,
+    asking: &Asking<Event>,
+    mut looking: Looking,
+    screen: &mut Screen,
+    output: &mut Output,
+) -> Done<Option<Looking>> {
     let began = Instant::now();
-    let terminal = Terminal::open(output)?;
     let (mut samples, mut shown) = (Samples::default(), Samples::default());
-    let (mut looking, mut mounted) = (Looking::default(), mounts(name)?);
-    let mut millis = 0;
-    let mut drawn = None;
+    let (mut mounted, mut millis) = (mounts(name)?, 0);
     loop {
         let mut news = false;
         for event in asking.heard() {
@@ -220,36 +242,40 @@ fn live(name: &str, asking: &Asking, output: &mut Output) -> Done {
             mounted = mounts(name)?;
             millis = millis_since(began);
         }
-        let (width, height) = terminal.size();
+        let (width, height) = screen.terminal.size();
         let view = View::new(name, &shown, mounted.clone(), looking.sort, millis);
-        let lines = page(&view, width, height, looking.paused, looking.help);
-        if drawn.as_ref() != Some(&lines) {
-            terminal.draw(&lines, output)?;
-            drawn = Some(lines);
-        }
-        match terminal.wait(TICK)? {
-            Heard::End => return Ok(()),
-            Heard::Nothing => {}
-            Heard::Key(key) => match looking.after(key) {
-                Some(next) => looking = next,
-                None => return Ok(()),
-            },
+        let lines = page(&view, width, height, &looking);
+        match screen.show(lines, looking, output)? {
+            Some(next) if next.subject == Subject::Servers => looking = next,
+            next => return Ok(next),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_do_what_the_help_says() {
-        let start = Looking::default();
-        assert_eq!(start.after(b's').unwrap().sort, Sort::Fill);
-        assert!(start.after(b'p').unwrap().paused && !start.after(b'p').unwrap().after(b' ').unwrap().paused);
-        let help = start.after(b'?').unwrap();
-        assert!(help.help && !help.after(ESCAPE).unwrap().help && !help.after(b'?').unwrap().help);
-        assert_eq!((start.after(b'q'), start.after(ESCAPE), help.after(b'q')), (None, None, None));
-        assert_eq!(start.after(b'x'), Some(start));
+/// The clients or the messages, until the servers are to be shown.
+fn counts_live(
+    name: &str,
+    asking: &Asking<Result<Counted>>,
+    mut looking: Looking,
+    screen: &mut Screen,
+    output: &mut Output,
+) -> Done<Option<Looking>> {
+    let (mut counts, mut shown) = (Counts::default(), Counts::default());
+    loop {
+        let mut news = false;
+        for counted in asking.heard() {
+            counts.hear(counted);
+            news = true;
+        }
+        if news && !looking.paused {
+            shown.clone_from(&counts);
+        }
+        let (width, height) = screen.terminal.size();
+        let title = shown.title(name, looking.subject);
+        let lines = table_page(&title, shown.table(looking), width, height, &looking);
+        match screen.show(lines, looking, output)? {
+            Some(next) if next.subject != Subject::Servers => looking = next,
+            next => return Ok(next),
+        }
     }
 }

@@ -7,7 +7,6 @@ use ramlace_base::units::format_bytes;
 use ramlace_wire::metrics::{Metrics, SessionMetrics};
 use serde_json::{Value, json};
 
-use super::page::{Line, Style};
 use crate::show::{escaped, table};
 
 /// What a session has done at all servers.
@@ -112,6 +111,11 @@ impl Clients {
         self.looked_millis = Some(at_millis);
     }
 
+    /// How many clients there are.
+    pub fn count(&self) -> usize {
+        self.shown.len()
+    }
+
     /// The clients that are there, the busiest first.
     pub fn sorted(&self, sort: SortClients) -> Vec<Client> {
         let mut clients = self.shown.clone();
@@ -190,21 +194,6 @@ pub fn client_table(clients: &[Client]) -> Vec<String> {
     table(&lines, &[3, 4, 5, 6, 7, 8, 9])
 }
 
-/// The page for a screen of so many lines, but for its footer.
-pub fn client_page(title: &str, clients: &[Client], room: usize) -> Vec<Line> {
-    let line = |text: String, style| Line { text, style };
-    let mut lines = vec![line(title.to_owned(), Style::Bold), Line::default()];
-    for (index, text) in client_table(clients).into_iter().enumerate() {
-        lines.push(line(text, if index == 0 { Style::Inverse } else { Style::Plain }));
-    }
-    if lines.len() > room && room > 0 {
-        let hidden = lines.len() - (room - 1);
-        lines.truncate(room - 1);
-        lines.push(line(format!("... and {hidden} more; a taller window shows them"), Style::Dim));
-    }
-    lines
-}
-
 /// For programs.
 pub fn clients_json(clients: &[Client]) -> Value {
     let one = |client: &Client| {
@@ -249,7 +238,5 @@ mod tests {
         assert_eq!((second[0].label.as_str(), second[0].rates.unwrap().requests), ("b\x1b", 3));
         assert_eq!(second[1].rates.unwrap().requests, 0);
         assert!(client_table(&second).iter().all(|line| !line.contains(char::is_control)));
-        let lines = client_page("t", &second, 4);
-        assert_eq!(lines.last().unwrap().text, "... and 2 more; a taller window shows them");
     }
 }

@@ -4,14 +4,18 @@
 
 mod ask;
 mod clients;
+mod looking;
+mod messages;
 mod page;
 pub mod samples;
 mod terminal;
 mod view;
 
-pub use ask::{Asking, events_of};
-pub use clients::{Clients, SortClients, client_page, client_table, clients_json};
-pub use page::{finish_page, page, plain};
-pub use samples::Samples;
-pub use terminal::{ESCAPE, Heard, Terminal};
+pub use ask::{Asking, Counted, counted_of, events_of, millis_since};
+pub use clients::{Clients, client_table, clients_json};
+pub use looking::{Looking, Subject};
+pub use messages::{Messages, number_text};
+pub use page::{Line, page, plain, table_page};
+pub use samples::{Event, Samples};
+pub use terminal::{Heard, Terminal};
 pub use view::{Sort, View, as_json};

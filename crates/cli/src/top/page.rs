@@ -2,6 +2,7 @@
 
 use ramlace_base::units::format_bytes;
 
+use super::looking::Looking;
 use super::samples::Rates;
 use super::view::{Row, Sort, View};
 use crate::show::{answering, duration_text, escaped, percent, silence, table};
@@ -34,31 +35,70 @@ pub struct Line {
 /// Fuller than this is worth a colour: from here on writes begin to fail.
 const FILL_PERCENT_BAD: f64 = 90.0;
 const BAR_CELLS: usize = 10;
-const HELP: [&str; 6] = [
+const HELP: [&str; 10] = [
     "q  quit                       s  sort by the next column",
     "p  pause, and go on           ?  this help",
+    "c  clients, and servers       m  messages, and servers",
     "",
     "Reads, writes and operations are what each server has done in the last second; this view asks each once a",
     "second itself. Bytes that a program reads or writes in memory shared with its machine's server pass no",
     "request and are not counted.",
+    "",
+    "Of messages, P50 and P99 are the times within which 50 and 99 of 100 answers of the last second were made, from",
+    "the whole request to its answer's way out of the server. Listen waits for something to happen.",
 ];
 
 /// The page for a screen: exactly `height` lines, none wider than `width` letters.
-pub fn page(view: &View, width: usize, height: usize, paused: bool, help: bool) -> Vec<Line> {
-    let mut lines = head(view, paused);
-    let line = |text: &str, style| Line { text: text.to_owned(), style };
-    if help {
-        lines.extend(HELP.map(|text| line(text, Style::Plain)));
+pub fn page(view: &View, width: usize, height: usize, looking: &Looking) -> Vec<Line> {
+    let mut lines = head(view, looking.paused);
+    if looking.help {
+        lines.extend(help());
     } else {
         lines.extend(rows(view, height.saturating_sub(lines.len() + 1)));
     }
-    let footer = format!("q quit   s sort (by {})   p pause   ? help", view.sort.name());
-    finish_page(&mut lines, &footer, width, height);
+    finish_page(&mut lines, &looking.footer(), width, height);
     lines
 }
 
+/// The page of a title and a table, whose first line is its head.
+pub fn table_page(
+    title: &str,
+    table: Vec<String>,
+    width: usize,
+    height: usize,
+    looking: &Looking,
+) -> Vec<Line> {
+    let mark = if looking.paused { "   PAUSED" } else { "" };
+    let mut lines = vec![Line { text: format!("{title}{mark}"), style: Style::Bold }, Line::default()];
+    if looking.help {
+        lines.extend(help());
+    } else {
+        let style = |index| if index == 0 { Style::Inverse } else { Style::Plain };
+        lines.extend(table.into_iter().enumerate().map(|(index, text)| Line { text, style: style(index) }));
+        cut(&mut lines, height.saturating_sub(1));
+    }
+    finish_page(&mut lines, &looking.footer(), width, height);
+    lines
+}
+
+fn help() -> impl Iterator<Item = Line> {
+    HELP.iter().map(|text| Line { text: (*text).to_owned(), style: Style::Plain })
+}
+
+/// Cuts lines where the screen ends, and says how many are hidden.
+fn cut(lines: &mut Vec<Line>, room: usize) {
+    if lines.len() > room && room > 0 {
+        let hidden = lines.len() - (room - 1);
+        lines.truncate(room - 1);
+        lines.push(Line {
+            text: format!("... and {hidden} more; a taller window shows them"),
+            style: Style::Dim,
+        });
+    }
+}
+
 /// Fits a page to its screen, with a footer as its last line.
-pub fn finish_page(lines: &mut Vec<Line>, footer: &str, width: usize, height: usize) {
+fn finish_page(lines: &mut Vec<Line>, footer: &str, width: usize, height: usize) {
     lines.truncate(height.saturating_sub(1));
     lines.resize(height.saturating_sub(1), Line::default());
     if height > 0 {
@@ -134,14 +174,7 @@ fn rows(view: &View, room: usize) -> Vec<Line> {
         let bad = full || row.silent_millis.is_some();
         lines.push(Line { text, style: if bad { Style::Bad } else { Style::Plain } });
     }
-    if lines.len() > room && room > 0 {
-        let hidden = lines.len() - (room - 1);
-        lines.truncate(room - 1);
-        lines.push(Line {
-            text: format!("... and {hidden} more; a taller window shows them"),
-            style: Style::Dim,
-        });
-    }
+    cut(&mut lines, room);
     lines
 }
 
@@ -224,13 +257,17 @@ mod tests {
         View::new("lab", &samples, vec!["/mnt/a b".into()], Sort::Fill, 65_000)
     }
 
+    fn looking(sort: Sort) -> Looking {
+        Looking { sort, ..Looking::default() }
+    }
+
     fn texts(lines: &[Line]) -> Vec<&str> {
         lines.iter().map(|line| line.text.as_str()).collect()
     }
 
     #[test]
     fn a_page_shows_what_there_is() {
-        let lines = page(&view(3), 200, 12, false, false);
+        let lines = page(&view(3), 200, 12, &looking(Sort::Fill));
         assert_eq!(
             texts(&lines),
             [
@@ -245,7 +282,7 @@ mod tests {
                 "     1  h:1      -                 -        -      -       -        -      -         -       -  not answering for 1m 3s",
                 "",
                 "",
-                "q quit   s sort (by fill)   p pause   ? help",
+                "q quit   s sort (by fill)   p pause   c clients   m messages   ? help",
             ]
         );
         let styles = [0, 1, 5, 6, 8].map(|index| lines[index].style);
@@ -257,16 +294,28 @@ mod tests {
         let view = view(40);
         for (width, height) in [(0, 0), (1, 1), (5, 2), (20, 7), (80, 8), (80, 24), (300, 100)] {
             for help in [false, true] {
-                let lines = page(&view, width, height, true, help);
-                assert_eq!(lines.len(), height, "{width} x {height}");
-                assert!(lines.iter().all(|line| line.text.chars().count() <= width), "{width} x {height}");
+                let looking = Looking { paused: true, help, ..Looking::default() };
+                let table = || (0..40).map(|number| format!("a line, and its number: {number}")).collect();
+                for lines in [
+                    page(&view, width, height, &looking),
+                    table_page("a title", table(), width, height, &looking),
+                ] {
+                    assert_eq!(lines.len(), height, "{width} x {height}");
+                    let fits = |line: &Line| line.text.chars().count() <= width;
+                    assert!(lines.iter().all(fits), "{width} x {height}");
+                }
             }
         }
-        let lines = page(&view, 80, 24, true, false);
+        let paused = Looking { paused: true, ..Looking::default() };
+        let lines = page(&view, 80, 24, &paused);
         assert!(lines[0].text.ends_with("PAUSED"));
         // Five lines above the table and one below it leave room for its head, 16 servers and this.
         assert_eq!(lines[22].text, "... and 24 more; a taller window shows them");
-        let help = page(&view, 80, 24, false, true);
+        let table = (0..40).map(|number| number.to_string()).collect();
+        let lines = table_page("a title", table, 80, 24, &paused);
+        assert_eq!((lines[0].text.as_str(), lines[21].text.as_str()), ("a title   PAUSED", "19"));
+        assert_eq!(lines[22].text, "... and 20 more; a taller window shows them");
+        let help = page(&view, 80, 24, &Looking { help: true, ..Looking::default() });
         assert!(help.iter().any(|line| line.text.contains("pause, and go on")));
     }
 
@@ -275,7 +324,7 @@ mod tests {
         let mut samples = Samples::default();
         samples.hear(super::super::samples::Event::Map { epoch: 1, servers: vec![(0, "\x1b[2J".into())] });
         let view = View::new("a\x1bb", &samples, vec!["/mnt/\n\x07".into()], Sort::Number, 0);
-        let lines = page(&view, 200, 30, false, false);
+        let lines = page(&view, 200, 30, &Looking::default());
         assert!(lines.iter().all(|line| !line.text.contains(char::is_control)), "{lines:?}");
         assert!(plain(&view).iter().all(|line| !line.contains(char::is_control)));
     }

@@ -56,6 +56,38 @@ fn programs_are_told_rates() {
 }
 
 #[test]
+fn programs_are_told_what_servers_are_asked() {
+    let home = Home::with_pool(2, "64MiB");
+    home.run_with(["cp", "-", "ramlace:/f"], &noise(1 << 20)).good();
+    let mut top = home
+        .command()
+        .args(["top", "--messages", "--json", "--interval", "2000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Asked all the while that it measures; what is not there is an error of its message.
+    while top.try_wait().unwrap().is_none() {
+        assert_eq!(home.run(["stat", "ramlace:/nothing"]).code, Some(1));
+    }
+    let mut text = String::new();
+    top.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let messages = json["messages"].as_array().unwrap();
+    let rates: Vec<f64> = messages.iter().map(|one| one["calls_per_second"].as_f64().unwrap()).collect();
+    assert!(rates.is_sorted_by(|one, other| one >= other), "the busiest first: {rates:?}");
+    let failed: Vec<_> =
+        messages.iter().filter(|one| one["errors_per_second"].as_f64().unwrap() > 0.0).collect();
+    assert_eq!(failed.len(), 1, "{json}");
+    let stat = failed[0];
+    assert!(stat["errors_per_second"].as_f64() <= stat["calls_per_second"].as_f64(), "{stat}");
+    assert!(stat["p50_micros_max"].as_u64().unwrap() <= stat["p99_micros_max"].as_u64().unwrap(), "{stat}");
+    let text = home.run(["top", "--messages", "--once", "--interval", "100"]).good().text();
+    assert!(text.starts_with("MESSAGE ") && text.contains(stat["message"].as_str().unwrap()), "{text}");
+    assert_eq!(home.run(["top", "--messages", "--clients"]).code, Some(2));
+}
+
+#[test]
 fn a_silent_server_is_shown_and_makes_it_fail() {
     let home = Home::with_pool(2, "64MiB");
     let server = home.status()["servers"][1].clone();
@@ -72,6 +104,10 @@ fn a_silent_server_is_shown_and_makes_it_fail() {
         (&json["servers"][0]["state"], &json["servers"][1]["state"]),
         (&"up".into(), &"not answering".into())
     );
+    // Of messages, who answers is shown.
+    let done = home.run(["top", "--messages", "--json", "--interval", "100"]);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(!done.json()["messages"].as_array().unwrap().is_empty());
 }
 
 /// `top` on a pseudo-terminal, and all that it has drawn.
@@ -83,12 +119,12 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(home: &Home, columns: u16, lines: u16) -> Screen {
+    fn new(home: &Home, columns: u16, lines: u16, words: &[&str]) -> Screen {
         let (control, terminal) = pseudo_terminal();
         resize(&terminal, columns, lines);
         let side = || Stdio::from(terminal.try_clone().unwrap());
         let mut command: Command = home.command();
-        let command = command.args(["top", "--interval", "100"]);
+        let command = command.args(["top", "--interval", "100"]).args(words);
         let child = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
         Screen { control, terminal, child, drawn: String::new() }
     }
@@ -154,7 +190,7 @@ fn wait_readable(control: &File, words: &str, drawn: &str) {
 #[test]
 fn on_a_terminal_it_is_live_until_q() {
     let home = Home::with_pool(2, "64MiB");
-    let mut screen = Screen::new(&home, 120, 20);
+    let mut screen = Screen::new(&home, 120, 20, &[]);
     screen.until("\x1b[?1049h");
     screen.until("Pool 'default'");
     screen.until("2 of 2 servers answer");
@@ -186,9 +222,41 @@ fn on_a_terminal_it_is_live_until_q() {
 }
 
 #[test]
+fn keys_lead_from_servers_to_messages_and_clients() {
+    let home = Home::with_pool(1, "64MiB");
+    let mut screen = Screen::new(&home, 140, 60, &["--messages"]);
+    screen.until("calls/s, ");
+    screen.until("MESSAGE ");
+    // Its own questions are counted as those of others are.
+    screen.until("GetMetrics");
+    screen.until("s sort (by calls)   p pause   c clients   m servers");
+    screen.press(b"s");
+    screen.until("s sort (by p99)");
+    screen.press(b"p");
+    screen.until("PAUSED");
+    screen.press(b"c");
+    screen.until("1 client");
+    screen.until("SESSION ");
+    screen.until("c servers   m messages");
+    screen.press(b"c");
+    screen.until("1 of 1 server answers");
+    screen.press(b"m");
+    screen.until("s sort (by p99)   p pause   c clients   m servers");
+    // A server that dies is named here, too, and the keys go on.
+    let server = home.status()["servers"][0].clone();
+    kill(server["supervisor_pid"].as_u64().unwrap());
+    kill(server["pid"].as_u64().unwrap());
+    screen.until("answer");
+    screen.press(b"q");
+    screen.until("\x1b[?1049l");
+    assert_eq!(screen.child.wait().unwrap().code(), Some(0));
+    assert!(!screen.is_raw());
+}
+
+#[test]
 fn a_signal_leaves_the_terminal_as_it_was() {
     let home = Home::with_pool(1, "64MiB");
-    let mut screen = Screen::new(&home, 100, 20);
+    let mut screen = Screen::new(&home, 100, 20, &[]);
     screen.until("1 of 1 server answers");
     assert!(screen.is_raw());
     let process = rustix::process::Pid::from_child(&screen.child);
