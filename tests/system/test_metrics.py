@@ -185,3 +185,25 @@ def test_a_request_has_one_name_at_both_ends(planned: NewPool, monkeypatch: pyte
     assert re.search(r"ramlace::client: .*nothing", refused)
     monkeypatch.setenv("RAMLACE_LOG", "a=b=c")
     assert "RAMLACE_LOG='a=b=c' cannot be read" in pool.run("ls", "ramlace:/").stderr.decode()
+
+
+def test_what_servers_ask_each_other_names_the_request_that_made_it_necessary(
+    planned: NewPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMLACE_LOG", "debug")
+    pool = planned(3, 32)
+    pool.up()
+    asked: set[str] = set()
+    # Directories lie in slots of all servers: most of these make two servers do something together.
+    for number in range(12):
+        told = pool.run("mkdir", f"ramlace:/d{number}").stderr.decode()
+        asked.update(re.findall(r"ramlace::client: asks request=(\S+) kind=MakeDirectory", told))
+    logs = [pool.log(server) for server in range(3)]
+    asking = r"ramlace::peers: asks request=(\S+) cause=(\S+) kind=(Prepare|Settle) server=(\d)"
+    found = [(server, *line) for server, log in enumerate(logs) for line in re.findall(asking, log)]
+    assert {kind for _, _, cause, kind, _ in found if cause in asked} == {"Prepare", "Settle"}
+    assert len({request for _, request, *_ in found}) == len(found), "a name is one request's"
+    for server, request, cause, kind, other in found:
+        assert re.search(rf"ramlace::server: is answered request={re.escape(cause)} ", pool.log(server)), cause
+        answered = rf"ramlace::server: is answered request={re.escape(request)} kind={kind} "
+        assert eventually(lambda: re.search(answered, pool.log(int(other))), 10), request  # noqa: B023

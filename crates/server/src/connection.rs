@@ -1,6 +1,7 @@
 //! One connection from its handshake to its end: the session it belongs to, and one request after another.
 //! Connections share nothing but the server; a client that never reads delays no other.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ use ramlace_wire::{Credentials, Header, Kind, decode_body, encode_body};
 use tokio::time::timeout_at;
 
 use crate::callers::Seat;
+use crate::cause;
 use crate::clock;
 use crate::gate::{Answer, Call, Gate, too_late};
 use crate::identity::{Bound, Identity, check_may_open};
@@ -132,7 +134,8 @@ async fn serve_requests(
         let call = Call::new(&header);
         let limit = Duration::from_millis(u64::from(header.deadline_millis));
         let until = (!row.own_deadline).then(|| clock::instant() + limit);
-        let outcome = serve_request(server, connection, &mut caller, &call, &body, until).await?;
+        let served = serve_request(server, connection, &mut caller, &call, &body, until);
+        let outcome = cause::within(Some(timed.request()), pin!(served)).await?;
         caller.check_believed(connection, &outcome)?;
         let is_over = header.kind == Kind::CloseSession && outcome.is_ok();
         gate.answer(server, connection, &call, timed, outcome, until).await?;

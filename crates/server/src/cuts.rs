@@ -15,6 +15,7 @@ use std::time::Duration;
 use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, ServerId, SessionId, limits};
 use ramlace_wire::peer::{LaneCut, QueryRecalls, RecallsKnown};
 
+use crate::cause;
 use crate::server::data_desk::place_of;
 use crate::server::delivery_queues::Owed;
 use crate::server::{Outcome, Server};
@@ -59,14 +60,14 @@ impl Server {
     /// what was cut off.
     pub fn await_cut(self: &Rc<Self>, target: ServerId, owed: Owed, cut: LaneCut) {
         let server = self.clone();
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(cause::kept(async move {
             match server.pass_cut(target, &owed, cut).await {
                 Ok(()) if server.is_owed(&owed) => server.delivery_is_done(&owed),
                 Ok(()) => {}
                 // Its server has restarted, or does not answer: retrying is the matter of deliveries.
-                Err(_) => server.owe(owed.from, owed.id, owed.delivery),
+                Err(_) => server.queue(owed),
             }
-        });
+        }));
     }
 
     /// Waits until these recalls are over, or the cut is not waited for any more.

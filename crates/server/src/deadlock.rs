@@ -17,6 +17,7 @@ use ramlace_wire::locks::{
     DeadlockFound, EndLockWait, FindDeadlock, ListLockWaits, LockOwner, LockWait, LockWaitEnded, LockWaits,
 };
 
+use crate::cause;
 use crate::clock;
 use crate::record::Record;
 use crate::server::known_waits::KnownWaits;
@@ -134,8 +135,8 @@ impl Server {
                 continue;
             }
             let (server, map) = (self.clone(), map.clone());
-            asked
-                .push(tokio::task::spawn_local(async move { server.peers.call(&map, home, &request).await }));
+            let ask = cause::kept(async move { server.peers.call(&map, home, &request).await });
+            asked.push(tokio::task::spawn_local(ask));
         }
         for answer in asked {
             let answered = answer.await.expect("asking a peer does not panic");

@@ -4,6 +4,7 @@
 //! There is a task for each server with pending deliveries; it ends when there are none. If a server cannot
 //! be reached, operations that wait for it are told at once, and the deliveries stay pending.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use ramlace_namespace::{Command, Delivery, DeliveryAnswer, DeliveryId, Effect, O
 use ramlace_wire::peer::{Ascend, BeginLane, LaneCut, QueryInode};
 use ramlace_wire::{ErrorBody, Request, encode_body};
 
+use crate::cause;
 use crate::clock;
 use crate::server::delivery_queues::{Owed, Queue};
 use crate::server::{Outcome, Refusal, Server};
@@ -67,7 +69,13 @@ impl Server {
 
     /// Queues a delivery for the server that holds its slot.
     pub fn owe(self: &Rc<Self>, from: Slot, id: DeliveryId, delivery: Delivery) {
-        let target = match self.primary(delivery.slot()) {
+        self.queue(Owed { from, id, delivery, cause: cause::now() });
+    }
+
+    /// The same of one that was queued before.
+    pub fn queue(self: &Rc<Self>, owed: Owed) {
+        let (from, id) = (owed.from, owed.id);
+        let target = match self.primary(owed.delivery.slot()) {
             Ok(target) => target,
             Err(error) => {
                 // Slots come from checked layouts and the map: without a map nothing is served.
@@ -78,7 +86,7 @@ impl Server {
         let mut queues = self.deliveries.queues.borrow_mut();
         let idle = !queues.contains_key(&target);
         let queue = queues.entry(target).or_default();
-        queue.owed.push_back(Owed { from, id, delivery });
+        queue.owed.push_back(owed);
         let unreachable = queue.unreachable;
         drop(queues);
         if idle {
@@ -109,10 +117,11 @@ impl Server {
             }
             if self.primary(next.delivery.slot()).is_ok_and(|primary| primary != target) {
                 // The slot has moved meanwhile.
-                self.owe(next.from, next.id, next.delivery);
+                self.queue(next);
                 continue;
             }
-            match self.deliver(target, &next).await {
+            let attempt = cause::within(next.cause, pin!(self.deliver(target, &next))).await;
+            match attempt {
                 Attempt::Answered => self.mark_reached(target),
                 Attempt::Again => {
                     self.mark_reached(target);
@@ -180,7 +189,7 @@ impl Server {
         self.settle(owed.from, Op::DeliveryDone { delivery: owed.id, result: Ok(DeliveryAnswer::Done) });
         if self.is_owed(owed) {
             // There was no room for that.
-            self.owe(owed.from, owed.id, owed.delivery.clone());
+            self.queue(owed.clone());
         }
     }
 

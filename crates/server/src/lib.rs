@@ -6,6 +6,7 @@
 //! Invariant: `server` decides nothing about names, placement or membership; the pure crates do.
 
 mod callers;
+mod cause;
 mod changes;
 mod check;
 mod chunk;

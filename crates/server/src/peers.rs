@@ -2,15 +2,18 @@
 //!
 //! Messages between servers are idempotent, so a call whose connection broke is sent once more on a new one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
 use ramlace_transport::nonblocking::Connection;
+use ramlace_transport::trace::RequestName;
 use ramlace_transport::{Address, ClientKey, Failure};
 use ramlace_wire::session::{OpenSession, SessionKind};
 use ramlace_wire::{ClusterMap, Header, Request};
+
+use crate::cause;
 
 /// How long a server waits for another.
 pub const PEER_DEADLINE: Duration = Duration::from_millis(2_000);
@@ -21,6 +24,8 @@ const IDLE_CONNECTIONS_MAX: usize = 4;
 pub struct Peers {
     key: RefCell<ClientKey>,
     session: SessionId,
+    /// Requests so far, over all connections: what names one of them in the logs of both servers.
+    calls: Cell<u32>,
     label: String,
     idle: RefCell<HashMap<String, Vec<Connection>>>,
 }
@@ -28,7 +33,7 @@ pub struct Peers {
 impl Peers {
     /// `session`: a new id that identifies this process in its calls.
     pub fn new(key: ClientKey, session: SessionId, label: String) -> Peers {
-        Peers { key: RefCell::new(key), session, label, idle: RefCell::default() }
+        Peers { key: RefCell::new(key), session, calls: Cell::new(0), label, idle: RefCell::default() }
     }
 
     /// Proves identity by this key from now on.
@@ -63,17 +68,42 @@ impl Peers {
         header: Header,
         request: &R,
     ) -> std::result::Result<R::Reply, Failure> {
-        let header = Header { session: self.session, ..header };
-        tracing::debug!(target: "ramlace::peers", session = %self.label, kind = ?R::KIND, server = server.0, "asks");
         if let Some(mut connection) = self.take_idle(address) {
-            match believed(request, connection.call(header, request, PEER_DEADLINE).await) {
+            match self.ask(&mut connection, server, header, request).await {
                 Err(failure) if failure.fatal && failure.error.kind() != ErrorKind::TimedOut => {}
                 outcome => return self.settle(address, connection, outcome),
             }
         }
         let mut connection = self.connect(server, address).await?;
-        let outcome = believed(request, connection.call(header, request, PEER_DEADLINE).await);
+        let outcome = self.ask(&mut connection, server, header, request).await;
         self.settle(address, connection, outcome)
+    }
+
+    /// Asks by a connection. The log tells the request's name, which the other server tells as well, and for which
+    /// request it is asked.
+    async fn ask<R: Request>(
+        &self,
+        connection: &mut Connection,
+        server: ServerId,
+        header: Header,
+        request: &R,
+    ) -> std::result::Result<R::Reply, Failure> {
+        let call = self.calls.get().wrapping_add(1);
+        self.calls.set(call);
+        let header = Header { kind: R::KIND, session: self.session, call, ..header };
+        let (name, cause) = (RequestName::of(&header), cause::now().map(tracing::field::display));
+        let (kind, number) = (R::KIND, server.0);
+        tracing::debug!(target: "ramlace::peers", request = %name, cause, ?kind, server = number, "asks");
+        let outcome = believed(request, connection.call(header, request, PEER_DEADLINE).await);
+        match &outcome {
+            Ok(_) => {
+                tracing::debug!(target: "ramlace::peers", request = %name, ?kind, server = number, "is answered");
+            }
+            Err(Failure { error, fatal, .. }) => {
+                tracing::debug!(target: "ramlace::peers", request = %name, ?kind, server = number, %error, fatal, "fails");
+            }
+        }
+        outcome
     }
 
     fn settle<T>(
@@ -102,8 +132,8 @@ impl Peers {
             let key = self.key.borrow().clone();
             let mut connection = Connection::connect(&place, &key, Some(server)).await?;
             let hello = OpenSession { kind: SessionKind::Peer, resume: false, label: self.label.clone() };
-            let header = Header { session: self.session, ..Header::request(OpenSession::KIND) };
-            connection.call(header, &hello, PEER_DEADLINE).await.map_err(|failure| failure.error)?;
+            let header = Header::request(OpenSession::KIND);
+            self.ask(&mut connection, server, header, &hello).await.map_err(|failure| failure.error)?;
             Ok(connection)
         };
         tokio::time::timeout(PEER_DEADLINE, connecting)

@@ -55,6 +55,13 @@ pub struct Timed {
     session: Option<Rc<SessionCounts>>,
 }
 
+impl Timed {
+    /// Its name in logs.
+    pub fn request(&self) -> RequestName {
+        self.request
+    }
+}
+
 impl Counts {
     /// A whole request was received, of a session or of none.
     pub fn begin(&self, header: &Header, session: Option<&Rc<SessionCounts>>) -> Timed {

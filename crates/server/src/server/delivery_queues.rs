@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use ramlace_base::{ServerId, Slot};
 use ramlace_namespace::{Delivery, DeliveryId};
+use ramlace_transport::trace::RequestName;
 
 /// A pending delivery, and the slot that sends it.
 #[derive(Clone)]
@@ -12,6 +13,8 @@ pub struct Owed {
     pub from: Slot,
     pub id: DeliveryId,
     pub delivery: Delivery,
+    /// The request that made it necessary, for the log; not known after a restart.
+    pub cause: Option<RequestName>,
 }
 
 /// The pending deliveries to one server.

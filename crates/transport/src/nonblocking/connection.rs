@@ -44,7 +44,6 @@ pub struct Connection {
     /// A frame was begun that cannot be finished.
     pub(super) broken: bool,
     pub(super) stall: Duration,
-    pub(super) calls: u32,
     meter: Option<Meter>,
     /// Bytes that the user of the connection holds for its answers.
     held_beside: usize,
@@ -73,7 +72,6 @@ impl Connection {
             output_sent: 0,
             broken: false,
             stall: Duration::from_millis(limits::SEND_STALL_MILLIS_MAX),
-            calls: 0,
             meter: None,
             held_beside: 0,
             held_told: 0,

@@ -177,8 +177,8 @@ impl Connection {
         self.send_output().await
     }
 
-    /// Calls the other side, as one server calls another: a request without data, and its reply within
-    /// `deadline`. The header's call number is chosen here.
+    /// Calls the other side, as one server calls another: a request without data, and its reply
+    /// within `deadline`. The header's call number is the caller's choice: one call is under way at a time.
     ///
     /// Errors: the other side's answer (not fatal), else the reason why the connection ended (fatal).
     pub async fn call<R: Request>(
@@ -187,8 +187,7 @@ impl Connection {
         body: &R,
         deadline: Duration,
     ) -> std::result::Result<R::Reply, Failure> {
-        self.calls = self.calls.wrapping_add(1);
-        let header = Header { kind: R::KIND, call: self.calls, ..header };
+        let header = Header { kind: R::KIND, ..header };
         self.check_usable()?;
         self.queue_reply(header, &encode_body(body), &[]);
         // A caller that stops waiting leaves a reply behind that no other call expects.

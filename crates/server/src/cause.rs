@@ -1,0 +1,74 @@
+//! For which request something is done, so that the log can tell it where another server is asked: the request of a
+//! client, or of a server that asks here. Nothing else depends on it.
+//!
+//! A server's child has one thread, whose tasks take turns: the cause is set whenever one of them goes on.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+
+use ramlace_transport::trace::RequestName;
+
+thread_local! {
+    static CAUSE: Cell<Option<RequestName>> = const { Cell::new(None) };
+}
+
+/// The request for which this is done; `None` for what a server does of its own accord.
+pub fn now() -> Option<RequestName> {
+    CAUSE.get()
+}
+
+/// Does something for a request.
+pub fn within<F: Future>(
+    cause: Option<RequestName>,
+    mut work: Pin<&mut F>,
+) -> impl Future<Output = F::Output> {
+    poll_fn(move |context| {
+        let outer = CAUSE.replace(cause);
+        let polled = work.as_mut().poll(context);
+        CAUSE.set(outer);
+        polled
+    })
+}
+
+/// For a task of its own, which goes on for the request for which it begins.
+pub fn kept<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let cause = now();
+    async move { within(cause, pin!(work)).await }
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::SessionId;
+    use ramlace_wire::{Header, Kind};
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+
+    use super::*;
+
+    fn name(call: u32) -> Option<RequestName> {
+        let session = SessionId([1; 16]);
+        Some(RequestName::of(&Header { session, call, ..Header::request(Kind::GetMap) }))
+    }
+
+    /// What is told before and after others had their turn.
+    async fn told() -> [Option<RequestName>; 2] {
+        let before = now();
+        yield_now().await;
+        [before, now()]
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn each_task_goes_on_for_its_own_request() {
+        let all = async {
+            let first = within(name(1), pin!(told()));
+            let second = within(name(2), pin!(async { (spawn_local(kept(told())), told().await) }));
+            let (first, (task, second)) = tokio::join!(first, second);
+            assert_eq!((first, second), ([name(1); 2], [name(2); 2]));
+            assert_eq!(task.await.unwrap(), [name(2); 2]);
+            assert_eq!(told().await, [None; 2]);
+            let inner = within(name(3), pin!(async { within(None, pin!(told())).await }));
+            assert_eq!(inner.await, [None; 2]);
+        };
+        LocalSet::new().run_until(all).await;
+    }
+}
