@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
+use ramlace_base::{Result, ServerId, limits};
 use ramlace_client::{Part, Placing};
 use ramlace_wire::{FileRules, HostId, LayoutHints, Mode};
 
@@ -69,11 +69,7 @@ pub unsafe extern "C" fn ramlace_layout_set(
 /// struct ramlace_part is to be. ERANGE where size is less.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_machine(mut machine: Target<u8>, size: Length) -> c_int {
-    done(|| {
-        let unknown =
-            || Error::new(ErrorKind::Unsupported, "the kernel does not tell this machine's boot id");
-        machine.put(size, &ramlace_client::this_host().ok_or_else(unknown)?.0)
-    })
+    done(|| machine.put(size, &ramlace_client::this_host()?.0))
 }
 
 /// Hints as the client takes them, which checks their values; and which servers shall have the file.

@@ -5,7 +5,6 @@ pub(crate) mod calls;
 pub(crate) mod descriptors;
 pub(crate) mod heart;
 pub(crate) mod holders;
-pub(crate) mod host;
 pub(crate) mod judging;
 pub(crate) mod lines;
 pub(crate) mod liveness;
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, ServerId, SessionId, Slot, limits};
 use ramlace_sync::{Mutex, MutexGuard, RwLock};
+use ramlace_transport::this_host;
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints, Permit};
@@ -35,7 +35,6 @@ use crate::hearers::Doubt;
 use crate::session::behind::{Behind, Kept};
 use crate::session::descriptors::Descriptors;
 use crate::session::heart::Heart;
-use crate::session::host::this_host;
 use crate::session::lines::Server;
 use crate::session::outbox::Outbox;
 use crate::session::owed::{Heard, Message};
@@ -98,7 +97,7 @@ impl Session {
         crate::entropy::fill(&mut id)?;
         Ok(Arc::new(Session {
             id: SessionId(id),
-            host: this_host(),
+            host: this_host().ok(),
             settings,
             map: RwLock::new(None),
             beginning: Mutex::new(()),

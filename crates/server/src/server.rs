@@ -27,8 +27,8 @@ use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, ServerId, SessionI
 use ramlace_cluster::CoordinatorConfig;
 use ramlace_namespace::{AskedBy, Query, Reply};
 use ramlace_store::Store;
-use ramlace_transport::Failure;
 use ramlace_transport::nonblocking::{Connection, Newcomers};
+use ramlace_transport::{Failure, this_host};
 use ramlace_wire::peer::{InodeAnswer, QueryInode, Token};
 use ramlace_wire::session::ServerStatus;
 use ramlace_wire::{ClusterMap, Credentials, ErrorBody, Header, HostId, PoolId, encode_body, flags};
@@ -197,7 +197,7 @@ impl Server {
         let label = format!("server {} (pid {})", options.server, std::process::id());
         let server = Server {
             me: ServerId(options.server),
-            host: host_id()?,
+            host: this_host()?,
             pool,
             owner: Credentials::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             peers: Peers::new(keys.secret().peer_key(), session, label),
@@ -329,13 +329,6 @@ impl Server {
 
 fn session_over() -> Error {
     Error::new(ErrorKind::Stale, "the session has ended while this request was under way")
-}
-
-/// The kernel's boot id: the same for every process of this machine, until the machine restarts.
-fn host_id() -> Result<HostId> {
-    let path = "/proc/sys/kernel/random/boot_id";
-    let text = std::fs::read_to_string(path).map_err(|error| Error::from_io(&error, path))?;
-    Ok(HostId(parse_hex(&text.trim().replace('-', ""))?))
 }
 
 fn parse_hex(text: &str) -> Result<[u8; 16]> {

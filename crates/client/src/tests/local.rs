@@ -2,10 +2,10 @@
 
 use ramlace_base::ServerId;
 use ramlace_layout::Part;
+use ramlace_transport::this_host;
 use ramlace_wire::{HostId, LayoutHints};
 
 use crate::fake::FakePool;
-use crate::session::host::this_host;
 use crate::{OpenOptions, Placing};
 
 fn servers_of(pool: &FakePool, path: &str, options: &OpenOptions) -> Vec<ServerId> {
@@ -26,7 +26,7 @@ fn a_local_file_lies_on_this_machines_servers_where_it_has_any() {
     let local = OpenOptions { placing: Placing::Here, ..OpenOptions::creating() };
     assert_eq!(servers_of(&pool, "/far", &local), all, "no server is here");
     for server in [1, 2] {
-        pool.state().map.servers[server].host = this_host().unwrap_or(HostId([2; 16]));
+        pool.state().map.servers[server].host = this_host().unwrap();
     }
     assert_eq!(servers_of(&pool, "/near", &local), [ServerId(1), ServerId(2)]);
     assert_eq!(servers_of(&pool, "/usual", &OpenOptions::creating()), all);
