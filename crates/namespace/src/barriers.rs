@@ -24,12 +24,8 @@ impl SlotState {
             return Err(Error::new(ErrorKind::TooMany, text));
         }
         let session = caller.token.session;
-        let mut barrier = self.barriers.remove(&request.name).unwrap_or_default();
-        let arrived = barrier.arrive(session, request);
-        if !barrier.is_forgotten() {
-            self.barriers.insert(request.name.clone(), barrier);
-        }
-        let (passed, told) = arrived?;
+        let (passed, told) =
+            self.barriers.change(&request.name, |barrier| barrier.arrive(session, request))?;
         self.session_mut(caller).barriers.insert(request.name.clone());
         let round = passed.unwrap_or_default();
         effects.extend(told.into_iter().map(|(session, wait)| Effect::BarrierPassed {
@@ -41,8 +37,9 @@ impl SlotState {
     }
 
     pub(crate) fn leave_barrier(&mut self, caller: Caller, request: &LeaveBarrier) -> Step {
-        let left = match self.barriers.get_mut(&request.name) {
-            Some(barrier) => barrier.leave(caller.token.session, request),
+        let session = caller.token.session;
+        let left = match self.barriers.get(&request.name) {
+            Some(_) => self.barriers.change(&request.name, |barrier| barrier.leave(session, request)),
             None => BarrierLeft { passed: None, missing_count: 0, missing: Vec::new() },
         };
         Ok(Some(Reply::BarrierLeft(Box::new(left))))
@@ -51,11 +48,7 @@ impl SlotState {
     /// The session has ended: it waits no longer.
     pub(crate) fn end_barriers(&mut self, session: SessionId, names: impl IntoIterator<Item = Vec<u8>>) {
         for name in names {
-            let Some(barrier) = self.barriers.get_mut(&name) else { continue };
-            barrier.forget(session);
-            if barrier.is_forgotten() {
-                self.barriers.remove(&name);
-            }
+            self.barriers.change(&name, |barrier| barrier.forget(session));
         }
     }
 
@@ -68,7 +61,7 @@ impl SlotState {
     /// Members of barriers that are remembered here.
     #[must_use]
     pub fn barrier_members(&self) -> u64 {
-        self.barriers.values().map(|barrier| barrier.members.len() as u64).sum()
+        self.barriers.members()
     }
 
     /// Members that wait at barriers here.

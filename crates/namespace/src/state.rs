@@ -28,7 +28,7 @@ use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Delivery, DeliveryId, Effect, Reply};
-use crate::state::barrier::Barrier;
+use crate::state::barrier::Barriers;
 use crate::state::coordinator::Coordinator;
 use crate::state::delegation::Delegation;
 use crate::state::directory::{Directory, Phase};
@@ -73,7 +73,7 @@ pub struct SlotState {
     /// Files with locks.
     pub(crate) locks: BTreeMap<InodeId, FileLocks>,
     /// Barriers by name.
-    pub(crate) barriers: BTreeMap<Vec<u8>, Barrier>,
+    pub(crate) barriers: Barriers,
     /// Files that kernels have.
     pub(crate) handovers: BTreeMap<InodeId, Handover>,
     /// The number of the last time that a kernel got one; 0: none ever did.
@@ -138,7 +138,7 @@ impl SlotState {
             moves: None,
             outbox: Outbox::default(),
             locks: BTreeMap::new(),
-            barriers: BTreeMap::new(),
+            barriers: Barriers::default(),
             handovers: BTreeMap::new(),
             handover_last: 0,
             delegation: None,

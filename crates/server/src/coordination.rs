@@ -140,8 +140,7 @@ impl Server {
         let durable = self.durable.borrow();
         let known = |state: &SlotState| state.knows_member(&request.name, request.member);
         durable.names(slot).is_some_and(known)
-            || durable.all_names().map(|state| state.barrier_members()).sum::<u64>()
-                < limits::BARRIER_MEMBERS_PER_SERVER_MAX
+            || durable.barrier_members() < limits::BARRIER_MEMBERS_PER_SERVER_MAX
     }
 
     /// The watched inodes that a record may change.

@@ -345,6 +345,11 @@ impl Durable {
         self.counts.inline_bytes
     }
 
+    /// Members of barriers that are remembered, over all slots.
+    pub fn barrier_members(&self) -> u64 {
+        self.counts.barrier_members
+    }
+
     fn append(&mut self, bytes: &[u8], urgent: bool) -> Result<()> {
         if urgent { self.log.append_urgent(bytes) } else { self.log.append(bytes) }
     }
@@ -483,6 +488,7 @@ impl Durable {
         let counts = value.counts();
         self.counts.inodes += counts.inodes;
         self.counts.inline_bytes += counts.inline_bytes;
+        self.counts.barrier_members += counts.barrier_members;
         self.slots.insert(value.slot(), value);
     }
 }

@@ -5,7 +5,7 @@ use ramlace_base::{ByteRange, Epoch, Generation, InodeId, LaneId, Name, Sequence
 use ramlace_lanes::{CellStore, LaneChange, Loss, News};
 use ramlace_namespace::{Command, DeliveryAnswer, DeliveryId, Op, Origin, Room};
 use ramlace_slot::SlotBirth;
-use ramlace_wire::coordination::LeaveBarrier;
+use ramlace_wire::coordination::{ArriveBarrier, LeaveBarrier};
 use ramlace_wire::locks::{CancelLock, EndLockWait, LOCK_END, LockKind, LockTable, SetLock};
 use ramlace_wire::namespace::{
     Close, Create, Extend, GiveUp, MakeDirectory, RemoveDirectory, Truncate, Unlink,
@@ -578,6 +578,84 @@ fn each_slot_counts_its_records_and_so_does_the_server_across_lives_and_snapshot
         assert_eq!(positions(&durable), expected);
     }
     assert!(ended > 3 && durable.slots.len() == 4);
+}
+
+#[test]
+fn members_of_barriers_are_counted_over_slots_sessions_and_lives() {
+    let (one, two, now) = (SessionId([1; 16]), SessionId([2; 16]), crate::clock::instant());
+    let mut store = TestStore::new();
+    let mut durable = load(&mut store);
+    [one, two].into_iter().for_each(|session| {
+        durable.commit(&mut store, &opened(session), now).unwrap();
+    });
+    let name_in = |slot: Slot| {
+        let names = (0..).map(|number| format!("barrier {number}").into_bytes());
+        names.into_iter().find(|name| ramlace_layout::barrier_slot(name, SLOTS) == slot).unwrap()
+    };
+    for slot in [Slot(0), Slot(1)] {
+        let owner = WHO.owner();
+        let birth =
+            SlotBirth { slots: SLOTS, began: Epoch(1), hash_seed: 7, owner, now: Timestamp { nanos: 1 } };
+        let born = Record::Slot { slot, change: SlotChange::Born(birth) };
+        durable.commit(&mut store, &born, now).unwrap();
+    }
+    let counted = |durable: &Durable, expected: u64| {
+        let sum: u64 = durable.all_names().map(SlotState::barrier_members).sum();
+        assert_eq!((durable.barrier_members(), sum), (expected, expected));
+    };
+    let mut number = 0;
+    let mut change = |durable: &mut Durable, store: &mut Store, session: SessionId, slot: Slot, op: Op| {
+        number += 1;
+        let origin = Origin::Client {
+            session,
+            sequence: Sequence(number),
+            acknowledged_below: Sequence(number),
+            who: WHO,
+            on_behalf: false,
+        };
+        let command = Command { now: Timestamp { nanos: 1 }, origin, op };
+        durable.commit(store, &Record::command(slot, command, Room::ForInodes), now).unwrap();
+    };
+    let arrive = |slot: Slot, member: u32| Op::ArriveBarrier {
+        request: ArriveBarrier {
+            name: name_in(slot),
+            parties: 3,
+            member,
+            wait: 1 + u64::from(member),
+            host: "host".into(),
+            pid: 1,
+        },
+        room: true,
+    };
+    for (session, slot, member) in
+        [(one, Slot(0), 0), (two, Slot(0), 1), (one, Slot(1), 0), (one, Slot(1), 1)]
+    {
+        change(&mut durable, &mut store, session, slot, arrive(slot, member));
+    }
+    counted(&durable, 4);
+    // Who comes again is counted once; who leaves is remembered.
+    change(&mut durable, &mut store, one, Slot(0), arrive(Slot(0), 0));
+    let leave = LeaveBarrier { name: name_in(Slot(0)), member: 0, wait: 1 };
+    change(&mut durable, &mut store, one, Slot(0), Op::LeaveBarrier(leave));
+    counted(&durable, 4);
+    drop(durable);
+    // From the log, and from a snapshot.
+    let mut durable = load(&mut store);
+    counted(&durable, 4);
+    durable.compact(&mut store);
+    drop(durable);
+    let mut durable = load(&mut store);
+    counted(&durable, 4);
+    // The barrier in slot 1 goes with the last session of its members, the one in slot 0 stays.
+    durable.end_session(&mut store, one, Timestamp { nanos: 2 }, now).unwrap();
+    counted(&durable, 2);
+    drop(durable);
+    let mut durable = load(&mut store);
+    counted(&durable, 2);
+    durable.end_session(&mut store, two, Timestamp { nanos: 3 }, now).unwrap();
+    counted(&durable, 0);
+    drop(durable);
+    counted(&load(&mut store), 0);
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub struct Counts {
     pub inodes: u64,
     /// Bytes of inline files.
     pub inline_bytes: u64,
+    /// Members of barriers that are remembered here.
+    pub barrier_members: u64,
 }
 
 /// By how much that has changed.
@@ -35,6 +37,8 @@ pub struct CountsChange {
     pub inodes: i64,
     /// See [`Counts::inline_bytes`].
     pub inline_bytes: i64,
+    /// See [`Counts::barrier_members`].
+    pub barrier_members: i64,
 }
 
 impl Counts {
@@ -47,6 +51,7 @@ impl Counts {
         Counts {
             inodes: add(self.inodes, change.inodes),
             inline_bytes: add(self.inline_bytes, change.inline_bytes),
+            barrier_members: add(self.barrier_members, change.barrier_members),
         }
     }
 
@@ -54,6 +59,7 @@ impl Counts {
         CountsChange {
             inodes: self.inodes as i64 - before.inodes as i64,
             inline_bytes: self.inline_bytes as i64 - before.inline_bytes as i64,
+            barrier_members: self.barrier_members as i64 - before.barrier_members as i64,
         }
     }
 }
@@ -199,5 +205,9 @@ impl SlotValue {
 }
 
 fn counts(names: &SlotState) -> Counts {
-    Counts { inodes: names.inode_count(), inline_bytes: names.inline_bytes() }
+    Counts {
+        inodes: names.inode_count(),
+        inline_bytes: names.inline_bytes(),
+        barrier_members: names.barrier_members(),
+    }
 }

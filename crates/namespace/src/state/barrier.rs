@@ -1,10 +1,10 @@
-//! One barrier: its members, where each was when it came last, and the round at hand.
+//! One barrier: its members, where each was when it came last, and the round at hand; and all barriers of a slot.
 
 use std::collections::BTreeMap;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_wire::coordination::{ArriveBarrier, BarrierLeft, LeaveBarrier, MemberPlace, MissingMember};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A session that waits, and its number for the wait.
 pub(crate) type Told = (SessionId, u64);
@@ -141,7 +141,62 @@ impl Barrier {
         }
     }
 
-    pub(crate) fn is_forgotten(&self) -> bool {
+    fn count(&self) -> u64 {
+        self.members.len() as u64
+    }
+
+    fn is_forgotten(&self) -> bool {
         self.members.values().all(|member| member.place.gone)
+    }
+}
+
+/// The barriers of a slot by name. The members are counted as they come and go: whether a server may remember one more
+/// is asked for each that comes. A snapshot has the barriers alone.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "BTreeMap<Vec<u8>, Barrier>")]
+pub(crate) struct Barriers {
+    by_name: BTreeMap<Vec<u8>, Barrier>,
+    members: u64,
+}
+
+impl From<BTreeMap<Vec<u8>, Barrier>> for Barriers {
+    fn from(by_name: BTreeMap<Vec<u8>, Barrier>) -> Barriers {
+        let members = by_name.values().map(Barrier::count).sum();
+        Barriers { by_name, members }
+    }
+}
+
+impl Serialize for Barriers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        self.by_name.serialize(serializer)
+    }
+}
+
+impl Barriers {
+    /// The barrier of this name.
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Barrier> {
+        self.by_name.get(name)
+    }
+
+    /// All of them.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Barrier> {
+        self.by_name.values()
+    }
+
+    /// Members that are remembered.
+    pub(crate) fn members(&self) -> u64 {
+        self.members
+    }
+
+    /// Lets this happen to the barrier of a name, which begins with it, and forgets one of which nobody is left.
+    pub(crate) fn change<T>(&mut self, name: &[u8], happens: impl FnOnce(&mut Barrier) -> T) -> T {
+        let mut barrier = self.by_name.remove(name).unwrap_or_default();
+        self.members -= barrier.count();
+        let outcome = happens(&mut barrier);
+        if !barrier.is_forgotten() {
+            self.members += barrier.count();
+            self.by_name.insert(name.to_vec(), barrier);
+        }
+        outcome
     }
 }

@@ -161,6 +161,9 @@ impl World {
         }
         let waiting: usize = self.models.iter().map(|model| model.waiting.len()).sum();
         assert_eq!(host.state.barrier_waits(), waiting as u64);
+        let places = NAMES.iter().flat_map(|name| (0..MEMBERS).map(move |member| (name, member)));
+        let known = places.filter(|(name, member)| host.state.knows_member(name, *member)).count();
+        assert_eq!(host.state.barrier_members(), known as u64, "as many are counted as are remembered");
     }
 
     fn recent(&self, back: usize) -> Option<(usize, u32, u32, u64, u64)> {
