@@ -7,7 +7,7 @@ use ramlace_base::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::abi::{self, OutHeader, flag, notify};
+use crate::abi::{self, OutHeader, notify};
 use crate::delays::{Delays, Kind, Moment};
 use crate::device::Device;
 use crate::dropped::Dropped;
@@ -118,12 +118,8 @@ impl Notifier {
 
     /// Drops a cached name.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8]) -> Result<bool> {
-        self.entry(parent, name, 0, "drop a name")
-    }
-
-    /// Ends the validity of a cached name, so that it is looked up again, without taking it away (Linux 6.2).
-    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<bool> {
-        self.entry(parent, name, flag::EXPIRE_ONLY, "expire a name")
+        let body = abi::InvalidateEntryOut { parent, namelen: length(name)?, flags: 0 };
+        self.tell(notify::INVAL_ENTRY, "drop a name", &[body.as_bytes(), name, b"\0"])
     }
 
     /// The name was removed by someone else: it goes, and programs that watch it are told.
@@ -147,11 +143,6 @@ impl Notifier {
     pub fn prune(&self, node: u64) -> Result<bool> {
         let body = abi::PruneOut { count: 1, padding: 0, spare: 0 };
         self.tell(notify::PRUNE, "forget a node", &[body.as_bytes(), node.as_bytes()])
-    }
-
-    fn entry(&self, parent: u64, name: &[u8], flags: u32, doing: &str) -> Result<bool> {
-        let body = abi::InvalidateEntryOut { parent, namelen: length(name)?, flags };
-        self.tell(notify::INVAL_ENTRY, doing, &[body.as_bytes(), name, b"\0"])
     }
 
     fn tell(&self, code: i32, doing: &str, parts: &[&[u8]]) -> Result<bool> {
