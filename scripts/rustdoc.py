@@ -35,9 +35,10 @@ def cargo(*words: str) -> str:
 def compiled() -> dict[str, str]:
     """Return the file that is linked for each package's library, by the package's id."""
     files: dict[str, str] = {}
+    kinds = {"lib", "rlib", "proc-macro"}
     for line in cargo("build", "--release", "--workspace", "--quiet", "--message-format=json").splitlines():
         message = json.loads(line)
-        if message["reason"] != "compiler-artifact" or not {"lib", "rlib", "proc-macro"} & set(message["target"]["kind"]):
+        if message["reason"] != "compiler-artifact" or not kinds & set(message["target"]["kind"]):
             continue
         for file in message["filenames"]:
             if file.endswith((".rlib", ".so")) and not (message["package_id"] in files and file.endswith(".so")):

@@ -201,7 +201,7 @@ def test_bad_inputs_end_with_a_sentence_and_leave_nothing(environment, tmp_path,
     nothing_is_left(environment, tmp_path / "demo-out")
 
 
-# Enough runs at each place that a signal sent at its first one meets it, on any machine. A late one meets the next place.
+# Enough runs at each place that a signal sent at its first one meets it, on any machine; a late one meets the next.
 REPEAT = 8
 
 
