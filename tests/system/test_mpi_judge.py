@@ -39,7 +39,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpi]:
 
 # Open MPI's own are no judge: OMPIO seeks to wrong ends, and its ROMIO ends by a signal where views are taken apart.
 # SEMANTICS 98.21
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
 def test_files_are_what_the_mpi_librarys_own_are_on_tmpfs(
     judge: Mpi, held: Mpi, shared_pool: Pool, place: str, memory: Path, ranks: int, seed: int
@@ -71,7 +71,7 @@ def run_without_the_library(mpi: Mpi, ranks: int, program: str, *words: object) 
 
 
 # SEMANTICS 97.5
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
 def test_files_below_a_mount_without_the_library_are_what_they_are_on_tmpfs(
     judge: Mpi, shared_pool: Pool, place: str, here: Path, memory: Path, ranks: int, seed: int
