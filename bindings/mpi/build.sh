@@ -4,8 +4,8 @@
 # usage: bindings/mpi/build.sh MPICC DIRECTORY [FLAG...]
 #
 # Writes DIRECTORY/libramlace_mpiio_{ompi,mpich,abi}.so, by the MPI that MPICC compiles for (abi: the standard's own binary
-# interface, by mpicc_abi), and prints its path. The C library
-# is found by pkg-config (ramlace.pc), or is that of this checkout.
+# interface, by mpicc_abi), and prints its path; libramlace_mpiio.so leads to the one that was written last, for
+# `-lramlace_mpiio`. The C library is found by pkg-config (ramlace.pc), or is that of this checkout.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mpicc=${1:?usage: build.sh MPICC DIRECTORY [FLAG...]}
@@ -31,4 +31,5 @@ mkdir -p "$directory"
 # shellcheck disable=SC2086
 "$mpicc" -std=gnu11 -O2 -g -fPIC -shared -fvisibility=hidden -pthread -Wall -Wextra -Werror -Wl,--no-as-needed \
     "$@" "$here"/src/*.c -o "$directory/$name" $flags -ldl -Wl,-soname,"$name" -Wl,-rpath,'$ORIGIN'
+ln -sfn "$name" "$directory/libramlace_mpiio.so"
 echo "$directory/$name"

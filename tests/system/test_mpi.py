@@ -228,7 +228,7 @@ def test_a_program_that_is_linked_with_the_library_needs_nothing_else(
     mpi: Mpi, shared_pool: Pool, place: str, tmp_path: Path
 ) -> None:
     program, report = tmp_path / "linked", tmp_path / "report"
-    library = ["-L", str(mpi.library.parent), f"-l{mpi.library.stem.removeprefix('lib')}"]
+    library = ["-L", str(mpi.library.parent), "-lramlace_mpiio"]
     compiled = [f"mpicc.{mpi.name}", "-O1", str(SOURCES / "mpiio_test.c"), "-o", str(program), *library]
     subprocess.run([*compiled, f"-Wl,-rpath,{mpi.library.parent}"], check=True)
     subprocess.run(
