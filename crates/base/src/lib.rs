@@ -17,5 +17,7 @@ pub mod units;
 pub use error::{Error, ErrorKind, Redirect, Result};
 pub use ids::{Epoch, Generation, InodeId, LaneId, Position, Sequence, ServerId, SessionId, Slot, Timestamp};
 pub use name::Name;
+#[doc(hidden)]
+pub use numbered::are_distinct;
 pub use plain::plain;
 pub use range::ByteRange;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::units::count;
-use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, limits, numbered_variants};
 use ramlace_wire::cluster::JoinPool;
 use ramlace_wire::{Chain, ClusterMap, PoolId, ServerEntry};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct CoordinatorConfig {
 }
 
 /// What the coordinator is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// A server joins or comes back.
     Join {
@@ -42,6 +42,11 @@ pub enum Input {
         /// The server.
         server: ServerId,
     },
+}
+
+numbered_variants! { Input:
+    0 Join { join, holder_lives };
+    1 Forget { server };
 }
 
 /// The result of an input. All but `Unchanged` must be in the store before it is reported.

@@ -2,7 +2,7 @@
 //!
 //! A caller that has to wait gets that answer at once, and is notified of the end by [`crate::listen::Listen`].
 
-use ramlace_base::{InodeId, Slot};
+use ramlace_base::{InodeId, Slot, numbered_variants};
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::LaneTarget;
@@ -87,7 +87,7 @@ impl Request for LeaveBarrier {
 }
 
 /// What is done to a cell: eight bytes at a multiple of eight, a number in little endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellChange {
     /// Adds, modulo 2^64.
     Add(u64),
@@ -98,6 +98,11 @@ pub enum CellChange {
         /// What shall be there.
         new: u64,
     },
+}
+
+numbered_variants! { CellChange:
+    0 Add(body);
+    1 Swap { expected, new };
 }
 
 impl CellChange {

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, Timestamp, limits};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, Timestamp, limits, numbered_variants};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::types::numbered;
@@ -185,12 +185,17 @@ impl KeyBook {
 }
 
 /// What the pool's owner changes in the book.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyChange {
     /// A key for a host; the one that there is, when it was not revoked.
     MakeHost(HostKeyName),
     /// The newest key of this name is no longer accepted.
     RevokeHost(HostKeyName),
+}
+
+numbered_variants! { KeyChange:
+    0 MakeHost(body);
+    1 RevokeHost(body);
 }
 
 /// The pool's owner changes the key book. To the coordinator's server.

@@ -3,7 +3,7 @@
 //! A lock belongs to an owner: a number that its session has chosen. A caller that has to wait gets that answer
 //! at once, and is notified of the grant by [`crate::listen::Listen`].
 
-use ramlace_base::{Generation, InodeId, SessionId, Slot, Timestamp};
+use ramlace_base::{Generation, InodeId, SessionId, Slot, Timestamp, numbered_variants};
 use serde::{Deserialize, Serialize};
 
 use crate::possible::{is_generation, is_size};
@@ -192,7 +192,7 @@ impl Request for GetLock {
 
 /// Something that a session waits for has happened. Sent once: a session that loses a connection asks again for
 /// everything that it waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A lock was granted.
     LockGranted {
@@ -219,6 +219,12 @@ pub enum Event {
         /// Stands for the state afterwards.
         number: u64,
     },
+}
+
+numbered_variants! { Event:
+    0 LockGranted { inode, wait, file };
+    1 BarrierPassed { wait, round };
+    2 Changed { wait, lane, number };
 }
 
 impl Event {

@@ -1,7 +1,9 @@
 //! Family 0x04: the messages between slots and lanes. Every message may arrive more than once, and means the
 //! same each time.
 
-use ramlace_base::{Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits};
+use ramlace_base::{
+    Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits, numbered_variants,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::inline::{Bytes, BytesPlace};
@@ -58,9 +60,8 @@ pub struct Prepare {
     pub part: Part,
 }
 
-/// One slot's part in an operation. On the wire the variants are numbered in this order: new ones
-/// go to the end, and none is removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One slot's part in an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// mkdir: a directory's inode, which nothing leads to yet. Answered with `Made`.
     MakeDirectory {
@@ -122,6 +123,19 @@ pub enum Part {
         /// What it has from now on.
         attributes: PartitionAttributes,
     },
+}
+
+numbered_variants! { Part:
+    0 MakeDirectory { parent, mode, owner, hints, lists };
+    1 SealDirectory { inode, owner };
+    2 RaiseLinks { inode };
+    3 LowerLinks { inode, owner };
+    4 PutEntry(body);
+    5 MoveInode { inode, parent, owner };
+    6 OrderMoves;
+    7 TakePartition(body);
+    8 SealPartition { inode };
+    9 SetPartition { inode, attributes };
 }
 
 impl Part {
@@ -215,7 +229,7 @@ pub struct MovedEntry {
 }
 
 /// What answers a [`Prepare`] that is held ready.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prepared {
     /// Nothing more to say.
     Ready,
@@ -225,6 +239,13 @@ pub enum Prepared {
     Linked(Attributes),
     /// What the name leads to now.
     Found(Option<Target>),
+}
+
+numbered_variants! { Prepared:
+    0 Ready;
+    1 Made(body);
+    2 Linked(body);
+    3 Found(body);
 }
 
 /// What a rename replaces or exchanges.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
+use ramlace_base::{Error, ErrorKind, Result, SessionId, limits, numbered_variants};
 use ramlace_wire::coordination::{ArriveBarrier, BarrierLeft, LeaveBarrier, MemberPlace, MissingMember};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// A session that waits, and its number for the wait.
 pub(crate) type Told = (SessionId, u64);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
     /// It waits in the round at hand.
     Waits,
@@ -17,6 +17,12 @@ enum Stand {
     Passed(u64),
     /// It has cancelled its wait.
     Left,
+}
+
+numbered_variants! { Stand:
+    0 Waits;
+    1 Passed(body);
+    2 Left;
 }
 
 /// The last that is known of a member.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ramlace_base::{Error, limits};
+use ramlace_base::{Error, limits, numbered_variants};
 use ramlace_wire::ErrorBody;
 use ramlace_wire::peer::Token;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Callers(VecDeque<(Token, Word)>);
 
 /// The answer to a caller.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 enum Word {
     /// No look has begun since it asked.
     Asked,
@@ -20,6 +20,12 @@ enum Word {
     Looking,
     /// Why the directory is not whole.
     Refused(ErrorBody),
+}
+
+numbered_variants! { Word:
+    0 Asked;
+    1 Looking;
+    2 Refused(body);
 }
 
 impl Callers {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ramlace_base::numbered_variants;
 use ramlace_wire::peer::Prepared;
 use serde::{Deserialize, Serialize};
 
@@ -18,12 +19,17 @@ pub(crate) struct Coordinator {
 }
 
 /// The state of an operation here.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Half {
     /// Parts are held ready, by their numbers.
     Held(BTreeMap<u32, (Vec<Hold>, Prepared)>),
     /// It is decided.
     Settled,
+}
+
+numbered_variants! { Half:
+    0 Held(body);
+    1 Settled;
 }
 
 impl Half {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, numbered_variants};
 use ramlace_layout::COLLISION_BITS;
 use ramlace_wire::{FileKind, LayoutHints};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub(crate) struct Directory {
 }
 
 /// How an operation under way holds a name: no other operation may change the entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// The operation is not decided: the entry is as it was.
     Asked,
@@ -36,8 +36,13 @@ pub(crate) enum Claim {
     Decided,
 }
 
+numbered_variants! { Claim:
+    0 Asked;
+    1 Decided;
+}
+
 /// The state of a directory between mkdir and rmdir.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Made, but not known to have an entry: answers queries, and Retry to every change.
     Prepared,
@@ -49,6 +54,14 @@ pub(crate) enum Phase {
     Sealed,
     /// Without an entry; lives until no session has it open any more.
     Removed,
+}
+
+numbered_variants! { Phase:
+    0 Prepared;
+    1 Live;
+    2 Changing;
+    3 Sealed;
+    4 Removed;
 }
 
 impl Directory {

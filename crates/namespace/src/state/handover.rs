@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::SessionId;
+use ramlace_base::{SessionId, numbered_variants};
 use serde::{Deserialize, Serialize};
 
 /// The kernels that have one file.
@@ -15,8 +15,13 @@ pub(crate) struct Handover {
 }
 
 /// What such a kernel may do with the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loose {
     Reads,
     Writes,
+}
+
+numbered_variants! { Loose:
+    0 Reads;
+    1 Writes;
 }

@@ -1,12 +1,12 @@
 //! A change that a slot holds ready for an operation that is not decided: see [`crate::holds`].
 
-use ramlace_base::{InodeId, Name, Slot};
+use ramlace_base::{InodeId, Name, Slot, numbered_variants};
 use ramlace_wire::FileKind;
 use ramlace_wire::peer::PartitionAttributes;
 use serde::{Deserialize, Serialize};
 
 /// A change that waits for a decision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Hold {
     /// A directory that nothing leads to yet.
     Made(InodeId),
@@ -32,6 +32,20 @@ pub(crate) enum Hold {
     SetPartition { inode: InodeId, attributes: PartitionAttributes },
 }
 
+numbered_variants! { Hold:
+    0 Made(body);
+    1 Sealed(body);
+    2 Raised(body);
+    3 Lowered(body);
+    4 Entry(body);
+    5 Moved { inode, parent };
+    6 Moves;
+    7 Changing { inode, becomes };
+    8 Taken(body);
+    9 SealedPartition(body);
+    10 SetPartition { inode, attributes };
+}
+
 /// A name, and where it is to lead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HeldEntry {
@@ -44,9 +58,15 @@ pub(crate) struct HeldEntry {
 }
 
 /// What a directory at home becomes when an operation on all its partitions is done.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Becomes {
     Spread(Box<[Slot]>),
     Whole,
     Changed(PartitionAttributes),
+}
+
+numbered_variants! { Becomes:
+    0 Spread(body);
+    1 Whole;
+    2 Changed(body);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp};
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, Result, Timestamp, numbered_variants};
 use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::InodeInfo;
 use ramlace_wire::xattrs::XattrName;
@@ -36,12 +36,19 @@ pub(crate) struct Inode {
 }
 
 /// The state that depends on the kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Body {
     File(File),
     Directory(Box<Directory>),
     Symlink(Box<[u8]>),
     Special(Special),
+}
+
+numbered_variants! { Body:
+    0 File(body);
+    1 Directory(body);
+    2 Symlink(body);
+    3 Special(body);
 }
 
 /// A pipe, a socket or a device: a name that means something to kernels.

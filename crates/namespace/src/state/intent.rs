@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{InodeId, Slot, Timestamp};
+use ramlace_base::{InodeId, Slot, Timestamp, numbered_variants};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{PartitionAttributes, Target};
 use ramlace_wire::{Credentials, FileKind};
@@ -31,7 +31,7 @@ pub(crate) struct Intent {
 }
 
 /// The kind of an operation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Goal {
     /// And the homes that are asked, one after the other, when the one before has no room.
     MakeDirectory(Vec<Slot>),
@@ -40,6 +40,15 @@ pub(crate) enum Goal {
     Unlink,
     Rename(Box<Rename>),
     Partitions(Box<Partitions>),
+}
+
+numbered_variants! { Goal:
+    0 MakeDirectory(body);
+    1 RemoveDirectory;
+    2 Link;
+    3 Unlink;
+    4 Rename(body);
+    5 Partitions(body);
 }
 
 /// A rename under way.
@@ -60,7 +69,7 @@ pub(crate) struct Rename {
 }
 
 /// The next part to be held.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Stage {
     /// The order of moves.
     Order,
@@ -78,6 +87,16 @@ pub(crate) enum Stage {
     Held,
 }
 
+numbered_variants! { Stage:
+    0 Order;
+    1 Ascend(body);
+    2 Put;
+    3 Inode;
+    4 AscendBack(body);
+    5 Target;
+    6 Held;
+}
+
 /// An operation on all partitions that is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Partitions {
@@ -86,7 +105,7 @@ pub(crate) struct Partitions {
 }
 
 /// The rest of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Task {
     Spread {
         partitions: Box<[Slot]>,
@@ -104,4 +123,10 @@ pub(crate) enum Task {
         /// Answered with the attributes; a change of the layout is not.
         tells: bool,
     },
+}
+
+numbered_variants! { Task:
+    0 Spread { partitions, partition, after };
+    1 Collapse { rest };
+    2 Set { rest, attributes, tells };
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, limits, numbered_variants};
 use ramlace_wire::{ErrorBody, OpenedFor};
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub(crate) struct Session {
 }
 
 /// The outcome of a mutation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cached {
     /// It waits for deliveries.
     Waiting,
@@ -40,6 +40,12 @@ pub(crate) enum Cached {
     Answered(std::result::Result<Reply, ErrorBody>),
     /// It waits for deliveries, but no caller waits for it: if it has not been done, it never will be.
     GivenUp,
+}
+
+numbered_variants! { Cached:
+    0 Waiting;
+    1 Answered(body);
+    2 GivenUp;
 }
 
 impl Cached {

@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
 mod samples;
+mod variants;
 
 use std::fmt::Debug;
 
@@ -12,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use samples::{Sample, Source, header_sample};
+pub use variants::variants;
 
 /// A body that travels: what the generic checks need to know of it.
 pub struct Body {
