@@ -1,6 +1,7 @@
 """Check every text file that git would take: no blanks at line ends, no conflict markers.
 
-Check also that what the documents say exists (contract.py).
+Check also that what the documents say exists (contract.py), and that no enum of the product is written down by the
+order of its variants.
 
 usage: hygiene.py
 
@@ -8,6 +9,7 @@ Prints `file:line: what is wrong` and exits with 1 when there is anything. Outsi
 checkout (a source archive) it says so and exits with 0.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +22,14 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE_BYTES_MAX = 1 << 20
 CONFLICTS = (b"<" * 7 + b" ", b">" * 7 + b" ")
 BINARY_SUFFIXES = {".png", ".bin"}
+# An enum that derives how it is written: its attributes, and its name.
+DERIVED_ENUM = re.compile(
+    r"((?:^[ \t]*#\[[^\n]*\n)*^[ \t]*#\[derive\([^)]*\b(?:Serialize|Deserialize)\b[^)]*\)\]\n(?:[ \t]*#\[[^\n]*\n)*)"
+    r"[ \t]*(?:pub(?:\([^)]*\))? )?enum (\$?\w+)",
+    re.MULTILINE,
+)
+# It is written by the names of its variants, or as another type.
+WRITTEN_BY_NAME = re.compile(r"#\[serde\([^\n]*\b(?:tag|try_from) = ")
 
 
 def files() -> list[Path] | None:
@@ -50,6 +60,16 @@ def problems(path: Path) -> Iterator[tuple[int, str]]:
             yield number, "a conflict marker"
 
 
+def enums_by_order(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number, what is wrong) for each enum of a Rust file that is numbered by the order of its variants."""
+    text = path.read_text()
+    for found in DERIVED_ENUM.finditer(text):
+        attributes, name = found.groups()
+        if not WRITTEN_BY_NAME.search(attributes):
+            line = text.count("\n", 0, found.end()) + 1
+            yield line, f"{name} is written by the order of its variants: give it numbers (numbered_variants!)"
+
+
 def main() -> int:
     """Check all files; return the exit code."""
     found = files()
@@ -60,6 +80,10 @@ def main() -> int:
     for path in found:
         if path.is_file() and not path.is_symlink():
             for line, what in problems(path):
+                print(f"{path.relative_to(ROOT)}:{line}: {what}")
+                count += 1
+        if re.match(r"crates/\w+/src/.*\.rs$", str(path.relative_to(ROOT))) and path.is_file():
+            for line, what in enums_by_order(path):
                 print(f"{path.relative_to(ROOT)}:{line}: {what}")
                 count += 1
     for problem in contract.problems(ROOT, found):
