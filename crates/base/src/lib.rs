@@ -10,6 +10,7 @@ mod ids;
 pub mod limits;
 mod name;
 mod numbered;
+pub mod path;
 mod plain;
 mod range;
 pub mod units;

@@ -1,6 +1,6 @@
 //! The command `ramlace`: starts, looks at and stops pools, and copies files in and out.
 //!
-//! One file for each command under `commands`; `copy` is the engine of `cp`. Results go to
+//! One file for each command under `commands`; the engine of `cp` is a library (`crates/copy`). Results go to
 //! standard output, everything else to standard error; with `--json` both are JSON.
 //!
 //! Invariant: `cli` decides nothing about bytes, names or placement; the client library does.
@@ -10,7 +10,6 @@ mod agent_protocol;
 mod args;
 mod changes;
 mod commands;
-mod copy;
 mod crew;
 mod daemon;
 mod date;
@@ -37,6 +36,7 @@ mod output;
 mod owner;
 mod place;
 mod pool_processes;
+mod progress;
 mod ready;
 mod remote;
 mod show;

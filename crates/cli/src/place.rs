@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+pub use ramlace_base::path::join;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Locator, Pool, PoolName, pool_name};
 use ramlace_mount::MountPoint;
@@ -285,16 +286,6 @@ pub fn base_name(path: &[u8]) -> &[u8] {
     }
 }
 
-/// `directory/name`.
-pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut path = directory.to_vec();
-    if !path.ends_with(b"/") {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
-    path
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_paths_come_apart_and_together() {
+    fn the_last_name_of_a_path_comes_off() {
         for (path, name) in [
             ("/a/b", "b"),
             ("/a/b//", "b"),
@@ -381,7 +372,5 @@ mod tests {
         ] {
             assert_eq!(base_name(path.as_bytes()), name.as_bytes(), "{path}");
         }
-        assert_eq!(join(b"/", b"x"), b"/x");
-        assert_eq!(join(b"/a", b"x"), b"/a/x");
     }
 }

@@ -1,17 +1,10 @@
 //! Bytes, modes, times and tables as people read them.
 
 use ramlace_base::Timestamp;
+pub use ramlace_base::path::escaped;
 use ramlace_base::units::count;
 use ramlace_wire::{DeviceNumbers, FileKind};
 use serde_json::{Value, json};
-
-/// A name or a path: as it is when it is plain text, else with its strange bytes escaped.
-pub fn escaped(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
-        _ => bytes.escape_ascii().to_string(),
-    }
-}
 
 /// Adds a name to a JSON object: as text, and, where that loses something, the exact bytes in hex.
 pub fn put_name(object: &mut Value, key: &str, bytes: &[u8]) {
@@ -149,10 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strange_bytes_are_escaped_and_kept_in_json() {
-        assert_eq!(escaped("größe".as_bytes()), "größe");
-        assert_eq!(escaped(b"a\nb\xff"), "a\\nb\\xff");
-        assert_eq!(escaped(b"\x1b[31m"), "\\x1b[31m");
+    fn strange_bytes_are_kept_in_json() {
         let mut object = json!({});
         put_name(&mut object, "name", b"a\xff");
         assert_eq!(object, json!({"name": "a\u{fffd}", "name_hex": "61ff"}));

@@ -4,15 +4,16 @@ use std::ffi::OsString;
 
 use ramlace_base::units::{format_bytes, parse_bytes};
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_copy::{CopyOptions, Kind, Listener, Root, Side, Summary, copy};
 use ramlace_wire::LayoutHints;
 use serde_json::json;
 
 use super::cp_stream;
 use super::mkdir::umask;
-use crate::copy::{CopyOptions, Kind, Root, Side, Summary, copy};
-use crate::failure::{Done, Failure};
+use crate::failure::{Done, Failure, say};
 use crate::output::Output;
 use crate::place::{Place, Pools, base_name};
+use crate::progress::Progress;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,7 +76,26 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
         return done;
     }
     let roots = plan(sources, destination, pools)?;
-    report(copy(roots, &options, output.json), output)
+    let mut shown = Shown { progress: Progress::new(output.json), json: output.json };
+    let summary = copy(roots, &options, &mut shown);
+    drop(shown);
+    report(summary, output)
+}
+
+/// A copy, shown on standard error while it runs.
+struct Shown {
+    progress: Progress,
+    json: bool,
+}
+
+impl Listener for Shown {
+    fn progressed(&mut self, done: u64, found: u64) {
+        self.progress.update(done, Some(found));
+    }
+
+    fn failed(&mut self, error: &Error) {
+        self.progress.pause(|| say(error, self.json));
+    }
 }
 
 /// Refuses a layout that the files will not have.

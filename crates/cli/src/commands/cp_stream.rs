@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{NewMode, OpenOptions, Pool};
+use ramlace_copy::{CopyOptions, Kind, Side, partial};
 use serde_json::json;
 
 use super::cat::send;
-use crate::copy::{CopyOptions, Kind, Progress, Side, partial};
 use crate::failure::{Done, Failure};
 use crate::output::Output;
 use crate::place::Place;
+use crate::progress::Progress;
 use crate::streams::{Stdout, pump, read_full, stdin};
 
 /// Copies a file of the pool to standard output, a pipe or a device.

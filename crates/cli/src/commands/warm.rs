@@ -10,10 +10,10 @@ use ramlace_base::{Error, Result};
 use rustix::fs::Advice;
 use serde_json::json;
 
-use crate::copy::Progress;
 use crate::failure::{Done, Failure, say};
 use crate::output::Output;
 use crate::place::on_mounts;
+use crate::progress::Progress;
 use crate::show::escaped;
 
 const EXAMPLES: &str = "\

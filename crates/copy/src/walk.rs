@@ -3,10 +3,10 @@
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::NewMode;
 
-use super::options::CopyOptions;
-use super::queue::Queue;
-use super::side::{Found, Identity, Kind, Side};
-use super::transfer::{FileTask, Totals};
+use crate::options::CopyOptions;
+use crate::queue::Queue;
+use crate::side::{Found, Identity, Kind, Side};
+use crate::transfer::{FileTask, Totals};
 use std::sync::atomic::Ordering;
 
 /// One source and the full path of its copy.

@@ -6,14 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 
+use ramlace_base::path::{escaped, join};
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Timestamp};
 use ramlace_client::{AttributeChanges, NewMode, Pool};
 use ramlace_wire::{Attributes, FileKind, PoolId};
 use rustix::fs::{FileType, Stat};
 
-use super::below::Below;
-use crate::place::join;
-use crate::show::escaped;
+use crate::below::Below;
 
 /// A local path, or a path in a pool: one that the user named, or something below a directory that the user
 /// named. What is below is reached through no symbolic link: another user may have put one there, such as by an

@@ -6,9 +6,9 @@ use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_sync::Mutex;
 
-use super::file::OpenFile;
-use super::options::{CopyOptions, PART_BYTES};
-use super::side::{Found, Side};
+use crate::file::OpenFile;
+use crate::options::{CopyOptions, PART_BYTES};
+use crate::side::{Found, Side};
 
 /// Zeros of this size, aligned to it, stay holes.
 const HOLE_BYTES: usize = 64 << 10;

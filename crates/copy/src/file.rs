@@ -10,9 +10,9 @@ use ramlace_client::OpenOptions;
 use ramlace_wire::namespace::{NewMode, SetAttributes, TimeReason};
 use rustix::fs::{OFlags, SeekFrom};
 
-use super::options::CopyOptions;
-use super::side::{Kind, Side};
-use super::transfer::FileTask;
+use crate::options::CopyOptions;
+use crate::side::{Kind, Side};
+use crate::transfer::FileTask;
 
 /// An open file of either side.
 pub enum OpenFile {

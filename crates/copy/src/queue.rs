@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
-use super::transfer::{FileTask, Transfer};
+use crate::transfer::{FileTask, Transfer};
 
 /// Files that wait; the walker waits when there are more.
 const QUEUE_FILES_MAX: usize = 1024;

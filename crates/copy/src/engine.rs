@@ -1,0 +1,260 @@
+//! Runs a copy: one walker, several workers, and this thread, which tells how it goes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use ramlace_base::{Error, ErrorKind};
+use ramlace_sync::Mutex;
+
+use crate::options::CopyOptions;
+use crate::queue::{Queue, Task};
+use crate::side::Side;
+use crate::transfer::{FileTask, Totals, Transfer};
+use crate::walk::{Root, Walker};
+
+/// Errors that wait to be told.
+const ERRORS_WAITING_MAX: usize = 64;
+/// Time between two checks of the counters.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What a copy came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// Files, directories and links copied.
+    pub files: u64,
+    /// Bytes copied, holes included.
+    pub bytes: u64,
+    /// Errors, each of which was told.
+    pub errors: u64,
+    /// The pool or the disk is full: what was not begun was cancelled.
+    pub given_up: bool,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Hears how a copy goes, in the thread that has called [`copy`].
+pub trait Listener {
+    /// So many bytes are copied, of so many that were found so far: several times in a second.
+    fn progressed(&mut self, done: u64, found: u64);
+
+    /// Something was not copied, or not in full.
+    fn failed(&mut self, error: &Error);
+}
+
+/// Copies every source. Errors are told as they come, and the rest continues; only a full destination ends
+/// it all.
+pub fn copy(roots: Vec<Root>, options: &CopyOptions, listener: &mut dyn Listener) -> Summary {
+    let began = Instant::now();
+    let (queue, totals) = (Queue::default(), Totals::default());
+    let mut summary = Summary::default();
+    // Modes that would have hindered the copy, set when it has ended.
+    let later = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let (errors, heard) = sync_channel::<Error>(ERRORS_WAITING_MAX);
+        for _ in 0..options.jobs {
+            let errors = errors.clone();
+            let (queue, totals) = (&queue, &totals);
+            scope.spawn(move || work(queue, totals, options, &errors));
+        }
+        let (queue, totals, later) = (&queue, &totals, &later);
+        scope.spawn(move || walk(roots, options, queue, totals, later, &errors));
+        loop {
+            match heard.recv_timeout(TICK) {
+                Ok(error) => {
+                    summary.errors += 1;
+                    listener.failed(&error);
+                    if error.kind() == ErrorKind::NoSpace {
+                        queue.abort();
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            listener.progressed(load(&totals.bytes_done), load(&totals.bytes_found));
+        }
+    });
+    for (side, mode) in later.into_inner() {
+        if let Err(error) = side.set_mode(mode) {
+            summary.errors += 1;
+            listener.failed(&error);
+        }
+    }
+    summary.files = load(&totals.files_done);
+    summary.bytes = load(&totals.bytes_done);
+    summary.given_up = queue.is_aborted();
+    summary.took = began.elapsed();
+    summary
+}
+
+fn load(counter: &std::sync::atomic::AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn walk(
+    roots: Vec<Root>,
+    options: &CopyOptions,
+    queue: &Queue,
+    totals: &Totals,
+    later: &Mutex<Vec<(Side, u16)>>,
+    errors: &SyncSender<Error>,
+) {
+    let complain = |error| errors.send(error).expect("the main thread listens to the end");
+    let walker = Walker { options, queue, totals, complain: &complain };
+    for root in roots {
+        let directories = walker.walk(root);
+        later.lock().extend(directories);
+    }
+    queue.close();
+}
+
+fn work(queue: &Queue, totals: &Totals, options: &CopyOptions, errors: &SyncSender<Error>) {
+    // Grows to one part and is used again for every file.
+    let mut buffer = Vec::new();
+    while let Some((task, _busy)) = queue.take() {
+        let outcome = match task {
+            Task::File(task) => begin(*task, queue, options).and_then(|transfer| {
+                transfer.work(&mut buffer, totals);
+                leave(transfer, totals)
+            }),
+            Task::Share(transfer) => {
+                transfer.work(&mut buffer, totals);
+                leave(transfer, totals)
+            }
+        };
+        if let Err(error) = outcome {
+            errors.send(error).expect("the main thread listens to the end");
+        }
+    }
+}
+
+/// Opens a file, and offers shares of a big one.
+fn begin(task: FileTask, queue: &Queue, options: &CopyOptions) -> Result<Arc<Transfer>, Error> {
+    let transfer = Arc::new(Transfer::open(task, options)?);
+    let helpers = (options.jobs as u64 - 1).min(transfer.parts_left().saturating_sub(1));
+    queue.share(&transfer, helpers as usize);
+    Ok(transfer)
+}
+
+/// The last to leave finishes the copy.
+fn leave(transfer: Arc<Transfer>, totals: &Totals) -> Result<(), Error> {
+    match Arc::into_inner(transfer) {
+        None => Ok(()),
+        Some(transfer) => {
+            transfer.finish()?;
+            totals.files_done.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
+    use std::{fs, io};
+
+    use super::*;
+
+    const BIG_BYTES: usize = 20 << 20;
+
+    #[derive(Default)]
+    struct Heard {
+        errors: Vec<Error>,
+        last: (u64, u64),
+    }
+
+    impl Listener for Heard {
+        fn progressed(&mut self, done: u64, found: u64) {
+            self.last = (done, found);
+        }
+
+        fn failed(&mut self, error: &Error) {
+            self.errors.push(error.clone());
+        }
+    }
+
+    /// A directory for one test, gone with it.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("rl-copy-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Scratch(path)
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn run(from: &Path, to: &Path) -> (Summary, Heard) {
+        let options = CopyOptions { recursive: true, jobs: 3, hints: Default::default(), umask: 0o022 };
+        let root = Root { from: Side::Local(from.into()), to: Side::Local(to.into()) };
+        let mut heard = Heard::default();
+        (copy(vec![root], &options, &mut heard), heard)
+    }
+
+    #[test]
+    fn a_tree_arrives_and_each_failure_is_told_once() {
+        let scratch = Scratch::new("tree");
+        let (from, to) = (scratch.at("from"), scratch.at("to"));
+        fs::create_dir_all(from.join("closed")).unwrap();
+        let big: Vec<u8> = (0..BIG_BYTES).map(|at| (at / 4096 % 251) as u8).collect();
+        fs::write(from.join("closed/big"), &big).unwrap();
+        fs::write(from.join("small"), b"x").unwrap();
+        std::os::unix::fs::symlink("small", from.join("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap();
+        fs::set_permissions(from.join("closed"), fs::Permissions::from_mode(0o500)).unwrap();
+
+        let (summary, heard) = run(&from, &to);
+
+        assert_eq!((summary.files, summary.bytes), (5, BIG_BYTES as u64 + 1));
+        assert_eq!(heard.errors.len(), 1, "{:?}", heard.errors);
+        assert_eq!((summary.errors, summary.given_up), (1, false));
+        assert_eq!(heard.errors[0].kind(), ErrorKind::Unsupported);
+        assert!(heard.errors[0].message().starts_with(from.join("socket").to_str().unwrap()));
+        assert!(heard.last.0 <= heard.last.1 && heard.last.1 <= BIG_BYTES as u64 + 1, "{:?}", heard.last);
+        assert!(fs::read(to.join("closed/big")).unwrap() == big);
+        assert_eq!(fs::read(to.join("small")).unwrap(), b"x");
+        assert_eq!(fs::read_link(to.join("link")).unwrap(), Path::new("small"));
+        // It could be filled, and got its mode at the end.
+        assert_eq!(fs::metadata(to.join("closed")).unwrap().permissions().mode() & 0o777, 0o500);
+        for closed in [&from, &to] {
+            fs::set_permissions(closed.join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+        }
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_copy_is_given_up() {
+        let scratch = Scratch::new("full");
+        let from = scratch.at("from");
+        fs::write(&from, b"x").unwrap();
+
+        let (summary, heard) = run(&from, Path::new("/dev/full"));
+
+        assert!(summary.given_up);
+        assert_eq!((summary.files, summary.errors, heard.errors.len()), (0, 1, 1), "{:?}", heard.errors);
+        assert_eq!(heard.errors[0].kind(), ErrorKind::NoSpace);
+        assert!(heard.errors[0].message().ends_with("/dev/full was overwritten and is incomplete"));
+    }
+
+    #[test]
+    fn of_a_source_that_is_not_there_nothing_is_made() {
+        let scratch = Scratch::new("absent");
+
+        let (summary, heard) = run(&scratch.at("from"), &scratch.at("to"));
+
+        assert_eq!((summary.files, summary.errors), (0, 1));
+        assert_eq!(heard.errors[0].kind(), ErrorKind::NotFound);
+        assert_eq!(fs::metadata(scratch.at("to")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

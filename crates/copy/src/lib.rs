@@ -1,0 +1,27 @@
+//! Copies files into a pool, out of it and within it: one walker, several workers, big files shared among them by ranges.
+//!
+//! [`copy`] runs it all and tells a [`Listener`] how it goes. [`Side`] is a place where files are, and [`Root`] a source with the
+//! full path of its copy; who copies a single file by other ways than these says by [`partial`] what a failure has left.
+//!
+//! From below: `options`; `below` is a place on this machine that no link leads to, `side` any place, `file` an open one,
+//! `transfer` the copy of one file, `queue` what waits, `walk` finds what is to be copied, `engine` runs it all.
+//!
+//! Invariant: `copy` prints nothing and reads no command line; below what was named it follows no symbolic link; of a copy that
+//! fails nothing is left, or the error names what is.
+#![forbid(unsafe_code)]
+
+mod below;
+mod engine;
+mod file;
+mod options;
+mod queue;
+mod side;
+mod transfer;
+mod walk;
+
+pub use below::Below;
+pub use engine::{Listener, Summary, copy};
+pub use options::CopyOptions;
+pub use side::{Entries, Found, Identity, Kind, Side};
+pub use transfer::partial;
+pub use walk::Root;
