@@ -60,14 +60,13 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn each_task_goes_on_for_its_own_request() {
         let all = async {
-            let first = within(name(1), pin!(told()));
-            let second = within(name(2), pin!(async { (spawn_local(kept(told())), told().await) }));
-            let (first, (task, second)) = tokio::join!(first, second);
+            let (first, second) = (pin!(told()), pin!(async { (spawn_local(kept(told())), told().await) }));
+            let (first, (task, second)) = tokio::join!(within(name(1), first), within(name(2), second));
             assert_eq!((first, second), ([name(1); 2], [name(2); 2]));
             assert_eq!(task.await.unwrap(), [name(2); 2]);
             assert_eq!(told().await, [None; 2]);
-            let inner = within(name(3), pin!(async { within(None, pin!(told())).await }));
-            assert_eq!(inner.await, [None; 2]);
+            let inner = pin!(async { within(None, pin!(told())).await });
+            assert_eq!(within(name(3), inner).await, [None; 2]);
         };
         LocalSet::new().run_until(all).await;
     }

@@ -1,6 +1,7 @@
 //! One barrier: its members, where each was when it came last, and the round at hand; and all barriers of a slot.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits, numbered_variants};
 use ramlace_wire::coordination::{ArriveBarrier, BarrierLeft, LeaveBarrier, MemberPlace, MissingMember};
@@ -158,11 +159,18 @@ impl Barrier {
 
 /// The barriers of a slot by name. The members are counted as they come and go: whether a server may remember one more
 /// is asked for each that comes. A snapshot has the barriers alone.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(from = "BTreeMap<Vec<u8>, Barrier>")]
 pub(crate) struct Barriers {
     by_name: BTreeMap<Vec<u8>, Barrier>,
     members: u64,
+}
+
+/// As the barriers alone, which the count follows from.
+impl fmt::Debug for Barriers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.by_name.fmt(formatter)
+    }
 }
 
 impl From<BTreeMap<Vec<u8>, Barrier>> for Barriers {
