@@ -39,7 +39,7 @@ fn the_long_way_round_gives_the_same_bytes() {
     home.write("f", &bytes);
     for arguments in [["cp", "f", "ramlace:/f"], ["cp", "ramlace:/f", "g"]] {
         let done = home.command().args(arguments).env("RAMLACE_LOCAL", "off").output().unwrap();
-        common::Done::from(done).good();
+        crate::common::Done::from(done).good();
     }
     assert_same(&fs::read(home.path("g")).unwrap(), &bytes, "over TCP");
 }

@@ -160,7 +160,7 @@ fn one_is_no_plural() {
 #[test]
 fn a_full_pool_advises_what_can_be_done() {
     let home = Home::with_pool(1, "64MiB");
-    let said = home.run_with(["cp", "-", "ramlace:/f"], &common::noise(80 << 20)).stderr;
+    let said = home.run_with(["cp", "-", "ramlace:/f"], &crate::common::noise(80 << 20)).stderr;
     assert!(
         said.contains("is full") && said.contains("--memory") && !said.contains("add a server"),
         "{said}"
@@ -172,7 +172,7 @@ fn room_is_told() {
     let home = Home::with_pool(2, "64MiB");
     let room = home.run(["df", "--json"]).good().json();
     assert_eq!(room["total_bytes"], 64 << 20);
-    home.run_with(["cp", "-", "ramlace:/f"], &common::noise(3 << 20)).good();
+    home.run_with(["cp", "-", "ramlace:/f"], &crate::common::noise(3 << 20)).good();
     let after = home.run(["df", "--json"]).good().json();
     let used = |value: &serde_json::Value| value["used_bytes"].as_u64().unwrap();
     assert!(used(&after) >= used(&room) + (3 << 20), "{room} {after}");
@@ -182,7 +182,7 @@ fn room_is_told() {
 #[test]
 fn a_reader_that_leaves_ends_it_quietly() {
     let home = Home::with_pool(1, "64MiB");
-    home.run_with(["cp", "-", "ramlace:/f"], &common::noise(8 << 20)).good();
+    home.run_with(["cp", "-", "ramlace:/f"], &crate::common::noise(8 << 20)).good();
     for arguments in [&["cat", "/f"][..], &["cp", "ramlace:/f", "-"]] {
         let mut child =
             home.command().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -40,7 +40,7 @@ fn up_twice_is_refused_and_harms_nothing() {
     assert_eq!(home.status()["servers"][0]["pid"], before);
     home.run(["up", "--pool", "other", "--memory", "64MiB", "--no-reserve"]).good();
     let named = home.command().args(["ls", "/"]).env("RAMLACE_POOL", "other").output().unwrap();
-    common::Done::from(named).good();
+    crate::common::Done::from(named).good();
     home.run(["down", "--pool", "other"]).good();
     home.run(["ls"]).good();
 }
@@ -74,7 +74,7 @@ fn pools_are_listed_and_named_in_every_form() {
     for form in forms {
         home.run(["ls", "--pool", form]).good();
         let named = home.command().args(["ls", "ramlace:/"]).env("RAMLACE_POOL", form).output().unwrap();
-        common::Done::from(named).good();
+        crate::common::Done::from(named).good();
     }
     home.run(["ls", "--pool", "a/b"]).bad(&["no name of a pool", "host:port"]);
 }
@@ -200,7 +200,7 @@ fn shared_memory_is_given_back() {
             |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().contains(&format!("-{name}-"));
         std::fs::read_dir("/dev/shm").unwrap().flatten().filter(named).count()
     };
-    let pids = |up: &common::Done| -> Vec<u64> {
+    let pids = |up: &crate::common::Done| -> Vec<u64> {
         let supervisor = up.json()["servers"][0]["supervisor_pid"].as_u64().unwrap();
         let status = home.run(["status", "--json", "--pool", &name]).json();
         vec![supervisor, status["servers"][0]["pid"].as_u64().unwrap()]
@@ -224,7 +224,7 @@ fn the_wrong_secret_opens_nothing() {
     std::fs::set_permissions(&wrong, std::fs::Permissions::from_mode(0o600)).unwrap();
     let locator = format!("ramlace://{address}/");
     let done = home.command().args(["ls", &locator]).env("RAMLACE_SECRET_FILE", &wrong).output().unwrap();
-    common::Done::from(done).bad(&["secret"]);
+    crate::common::Done::from(done).bad(&["secret"]);
     // A user who has no secret of that pool gets a message that says what is missing.
     let stranger = Home::new();
     stranger.run(["ls", &locator]).bad(&["secret", "RAMLACE_SECRET_FILE"]);
@@ -251,7 +251,7 @@ fn a_server_alone_serves_in_the_foreground() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    let status = common::Done::from(list.unwrap()).good().text();
+    let status = crate::common::Done::from(list.unwrap()).good().text();
     assert!(status.contains("1 of 1 server answers"), "{status}");
 }
 
