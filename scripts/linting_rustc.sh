@@ -5,11 +5,12 @@
 # `.ci/run` names this file in CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER, so that cargo calls it with the compiler and its
 # arguments. Clippy's compiler compiles the tests: they hold their crate's whole code. It does not compile the product,
 # which it would optimise less: what no test holds (examples, build scripts, the Python extension) is checked by it first,
-# and compiled as ever. Warnings are errors.
+# and compiled as ever. Warnings are errors: CLIPPY_ARGS says so, as `cargo clippy` would. It has to be set where cargo is
+# called, because cargo compiles anew what was compiled with another value than it sees itself.
 set -eu
+: "${CLIPPY_ARGS:?.ci/run sets it}"
 here=$(dirname "$0")
 driver=$("$1" --print sysroot)/bin/clippy-driver
-export CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 
 is_test=
 has_no_test=
