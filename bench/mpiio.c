@@ -237,6 +237,29 @@ static void library_end(const void *how)
         fail(pool_file, ramlace_error());
 }
 
+/* What the hints of blocks say of a file, where they are given: bytes of the array in each dimension, those of a block, and on whose
+ * machine a block is to lie (NULL: on any). */
+struct blocks {
+    bool given;
+    const char *array, *block, *placement;
+};
+
+static void open_in_blocks(const char *path, bool write, struct blocks blocks)
+{
+    MPI_Info info;
+    check(MPI_Info_create(&info), "hints");
+    if (blocks.given) {
+        check(MPI_Info_set(info, "chunked", blocks.array), "hints");
+        check(MPI_Info_set(info, "chunked_item", "1"), "hints");
+        check(MPI_Info_set(info, "chunked_size", blocks.block), "hints");
+        if (blocks.placement)
+            check(MPI_Info_set(info, "placement", blocks.placement), "hints");
+    }
+    int amode = MPI_MODE_CREATE | MPI_MODE_RDWR | (write ? 0 : MPI_MODE_DELETE_ON_CLOSE);
+    check(MPI_File_open(MPI_COMM_WORLD, path, amode, info, &shaped), path);
+    check(MPI_Info_free(&info), "hints");
+}
+
 /* An array of bytes, of which each rank has a column of tiles: rows of 512 bytes, 32 in a tile. Of the usual layout all servers have
  * rows of each tile; by the hints of blocks a tile is with one. */
 enum { TILE_ROWS = 32, TILE_ROW_BYTES = 512, ARRAY_ROW_BYTES = 256 << 10, TILES = 8, TILE_TIMES = 32 };
@@ -246,19 +269,10 @@ static void tiles_begin(bool write, const void *how)
     const bool *hinted = how;
     char path[4096], rows[64], tile[64];
     MPI_Datatype row, view;
-    MPI_Info info;
     snprintf(path, sizeof path, "%s-tiles-%d", pool_file, *hinted);
     snprintf(rows, sizeof rows, "%d,%d", TILE_ROWS * TILES, ARRAY_ROW_BYTES);
     snprintf(tile, sizeof tile, "%d,%d", TILE_ROWS, TILE_ROW_BYTES);
-    check(MPI_Info_create(&info), "hints");
-    if (*hinted) {
-        check(MPI_Info_set(info, "chunked", rows), "hints");
-        check(MPI_Info_set(info, "chunked_item", "1"), "hints");
-        check(MPI_Info_set(info, "chunked_size", tile), "hints");
-    }
-    int amode = MPI_MODE_CREATE | MPI_MODE_RDWR | (write ? 0 : MPI_MODE_DELETE_ON_CLOSE);
-    check(MPI_File_open(MPI_COMM_WORLD, path, amode, info, &shaped), path);
-    check(MPI_Info_free(&info), "hints");
+    open_in_blocks(path, write, (struct blocks){*hinted, rows, tile, NULL});
     check(MPI_Type_contiguous(TILE_ROW_BYTES, MPI_BYTE, &row), "rows");
     check(MPI_Type_create_resized(row, 0, ARRAY_ROW_BYTES, &view), "rows");
     check(MPI_Type_commit(&view), "rows");
@@ -311,20 +325,10 @@ static void segments_begin(bool write, const void *how)
 {
     const struct segments *segments = how;
     char path[4096], array[64], block[64];
-    MPI_Info info;
     snprintf(path, sizeof path, "%s-segments-%d", pool_file, segments->near);
     snprintf(array, sizeof array, "%d,%lld", ranks, (long long)block_bytes);
     snprintf(block, sizeof block, "1,%lld", (long long)block_bytes);
-    check(MPI_Info_create(&info), "hints");
-    if (segments->near) {
-        check(MPI_Info_set(info, "placement", "local"), "hints");
-        check(MPI_Info_set(info, "chunked", array), "hints");
-        check(MPI_Info_set(info, "chunked_item", "1"), "hints");
-        check(MPI_Info_set(info, "chunked_size", block), "hints");
-    }
-    int amode = MPI_MODE_CREATE | MPI_MODE_RDWR | (write ? 0 : MPI_MODE_DELETE_ON_CLOSE);
-    check(MPI_File_open(MPI_COMM_WORLD, path, amode, info, &shaped), path);
-    check(MPI_Info_free(&info), "hints");
+    open_in_blocks(path, write, (struct blocks){segments->near, array, block, "local"});
     /* What memory costs that is used for the first time is no matter of where it is. */
     check(write ? MPI_File_preallocate(shaped, block_bytes * ranks) : MPI_SUCCESS, path);
 }

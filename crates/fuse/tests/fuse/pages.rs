@@ -1,84 +1,49 @@
 //! Mapped and cached pages: write-back, and what the notifier makes the kernel forget.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 
+use crate::other::{self, Other};
 use crate::toy::{Mount, Toy, alone};
 use ramlace_fuse::Ended;
 use rustix::mm::{MapFlags, ProtFlags};
 
 const BYTES: usize = 3 * 4096;
 
-/// Tells a process of this program to be a mapper, and which file to map.
-const MAPPER_VARIABLE: &str = "RAMLACE_FUSE_TEST_MAPS";
-
 /// A shared mapping of a file in a process of its own.
-///
-/// A process that answers a mount must never map its files: munmap writes dirty pages back while it holds the lock
-/// of the address space, which the worker that reads that very request may need.
-struct Mapping {
-    process: Child,
-    answers: BufReader<ChildStdout>,
-}
+struct Mapping(Other);
 
 impl Mapping {
     fn new(path: &Path) -> Mapping {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "pages::mapper", "--nocapture"]).env(MAPPER_VARIABLE, path);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let answers = BufReader::new(process.stdout.take().unwrap());
-        Mapping { process, answers }
-    }
-
-    fn ask(&mut self, question: &str) -> u8 {
-        writeln!(self.process.stdin.as_mut().unwrap(), "{question}").unwrap();
-        loop {
-            let mut line = String::new();
-            assert!(self.answers.read_line(&mut line).unwrap() > 0, "the mapper ended");
-            // The test harness of the other process has its own lines.
-            if let Some((_, byte)) = line.split_once("byte ") {
-                return byte.trim().parse().unwrap();
-            }
-        }
+        Mapping(Other::new("pages::mapper", path))
     }
 
     fn load(&mut self, index: usize) -> u8 {
-        self.ask(&format!("{index}"))
+        self.0.ask(&format!("{index}")).try_into().unwrap()
     }
 
     fn store(&mut self, index: usize, byte: u8) {
-        assert_eq!(self.ask(&format!("{index} {byte}")), byte);
+        assert_eq!(self.0.ask(&format!("{index} {byte}")), byte.into());
     }
 
     /// Ends the process, which unmaps by that.
-    fn end(mut self) {
-        drop(self.process.stdin.take());
-        assert!(self.process.wait().unwrap().success());
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // It has ended unless the test failed.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+    fn end(self) {
+        self.0.end();
     }
 }
 
 /// Not a test: the other process. A line `INDEX` loads a byte, `INDEX BYTE` stores one.
 #[test]
 fn mapper() {
-    let Some(path) = std::env::var_os(MAPPER_VARIABLE) else { return };
+    let Some(path) = other::path() else { return };
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: a new mapping at an address of the kernel's choice.
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, access, flags, &file, 0) };
     let start = start.unwrap().cast::<u8>();
     drop(file);
-    for line in std::io::stdin().lines() {
-        let line = line.unwrap();
-        let (index, store) = line.split_once(' ').map_or((&*line, None), |(index, byte)| (index, Some(byte)));
+    other::serve(|line| {
+        let (index, store) = line.split_once(' ').map_or((line, None), |(index, byte)| (index, Some(byte)));
         let index: usize = index.parse().unwrap();
         assert!(index < BYTES);
         // SAFETY: inside the mapping, which lives until the process ends; volatile, since others change it.
@@ -88,8 +53,8 @@ fn mapper() {
             }
             start.add(index).read_volatile()
         };
-        println!("byte {byte}");
-    }
+        byte.into()
+    });
 }
 
 #[test]

@@ -3,14 +3,13 @@
 //! These are the facts by which `docs/records/passthrough.md` decides; a kernel that behaves otherwise shows here.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::other::{self, Other};
 use crate::toy::{Dir, alone};
 use ramlace_fuse::{
     Attributes, Backing, Ended, Entry, FileSystem, MountOptions, Notifier, OpenFlags, Operation, ROOT_NODE,
@@ -19,8 +18,6 @@ use ramlace_fuse::{
 use ramlace_sync::{Condvar, Mutex};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Tells a process of this program to be the user of a file, and of which.
-const USER_VARIABLE: &str = "RAMLACE_FUSE_TEST_USES";
 const PAGE: usize = 4096;
 const BYTES: usize = 3 * PAGE;
 const NODE: u64 = 2;
@@ -169,8 +166,8 @@ impl Mount {
         Some(Mount { file, notifier, stopper, running, dir })
     }
 
-    fn user(&self) -> User {
-        User::new(&self.dir.path().join("file"))
+    fn user(&self) -> Other {
+        Other::new("passthrough::user", &self.dir.path().join("file"))
     }
 
     fn answers(&self, answer: Answer) {
@@ -199,52 +196,15 @@ fn tmpfs_file() -> File {
     file
 }
 
-/// A program that uses the file, in a process of its own.
-struct User {
-    process: Child,
-    answers: BufReader<ChildStdout>,
-}
-
-impl User {
-    fn new(path: &Path) -> User {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "passthrough::user", "--nocapture"]).env(USER_VARIABLE, path);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let answers = BufReader::new(process.stdout.take().unwrap());
-        User { process, answers }
-    }
-
-    /// Has it do something, and brings what came of it.
-    fn ask(&mut self, what: &str) -> i64 {
-        writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
-        loop {
-            let mut line = String::new();
-            assert!(self.answers.read_line(&mut line).unwrap() > 0, "the program ended");
-            if let Some((_, answer)) = line.split_once("answer ") {
-                return answer.trim().parse().unwrap();
-            }
-        }
-    }
-}
-
-impl Drop for User {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// Not a test: the other process.
 #[test]
 fn user() {
-    let Some(path) = std::env::var_os(USER_VARIABLE) else { return };
+    let Some(path) = other::path() else { return };
     let mut using = Using { file: None, map: std::ptr::null_mut() };
-    for line in std::io::stdin().lines() {
-        let line = line.unwrap();
-        let (verb, number) = line.split_once(' ').unwrap_or((&line, "0"));
-        let answer = using.run(Path::new(&path), verb, number.parse().unwrap());
-        println!("answer {answer}");
-    }
+    other::serve(|line| {
+        let (verb, number) = line.split_once(' ').unwrap_or((line, "0"));
+        using.run(&path, verb, number.parse().unwrap())
+    });
 }
 
 struct Using {
@@ -375,7 +335,7 @@ fn the_backing_files_time_tells_of_the_first_store_into_a_page_alone() {
     let Some(mount) = Mount::new(Answer::Mapped, BYTES) else { return };
     let mut user = mount.user();
     assert_eq!((user.ask("open-rw"), user.ask("map-rw")), (0, 0));
-    let after_store = |user: &mut User, store: &str| {
+    let after_store = |user: &mut Other, store: &str| {
         // So that the clock of files has moved on when it is looked at.
         std::thread::sleep(Duration::from_millis(30));
         assert_eq!((user.ask(store), user.ask("msync")), (0, 0));

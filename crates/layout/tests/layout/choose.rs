@@ -3,31 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use ramlace_base::{Epoch, ErrorKind, InodeId, ServerId};
+use ramlace_base::{ErrorKind, InodeId, ServerId};
 use ramlace_layout::{choose, lane_slot, name_key, validate};
-use ramlace_wire::{Chain, ClusterMap, HostId, Layout, LayoutHints, PoolId, ServerEntry};
+use ramlace_wire::{ClusterMap, HostId, Layout, LayoutHints};
+
+use crate::maps::map_of;
 
 fn map(servers: u16, slots: u32) -> ClusterMap {
-    let entry = |number| ServerEntry {
-        server: ServerId(number),
-        host: HostId::default(),
-        tcp: format!("127.0.0.1:{number}"),
-        unix: String::new(),
-        store_bytes: 1 << 30,
-        forgotten: false,
-    };
-    let chain = |slot| Chain {
-        servers: vec![ServerId((slot % u32::from(servers)) as u16)],
-        complete_since: Epoch(1),
-    };
-    ClusterMap {
-        pool: PoolId::default(),
-        epoch: Epoch(7),
-        hash_seed: 1,
-        coordinator: ServerId(0),
-        servers: (0..servers).map(entry).collect(),
-        chains: (0..slots).map(chain).collect(),
-    }
+    map_of((servers, slots), |_| HostId::default(), |slot| (slot % u32::from(servers)) as u16)
 }
 
 fn forget(map: &mut ClusterMap, dead: ServerId) {

@@ -4,5 +4,6 @@
 
 mod arithmetic;
 mod choose;
+mod maps;
 mod parts;
 mod runs;

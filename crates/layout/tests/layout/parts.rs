@@ -2,9 +2,11 @@
 
 use proptest::prelude::*;
 use ramlace_base::ByteRange;
-use ramlace_base::{Epoch, ErrorKind, ServerId, limits};
+use ramlace_base::{ErrorKind, ServerId, limits};
 use ramlace_layout::{Part, choose_for_parts, choose_from, lane_slot, pieces, validate};
-use ramlace_wire::{Chain, ClusterMap, HostId, Layout, LayoutHints, PoolId, ServerEntry};
+use ramlace_wire::{ClusterMap, HostId, Layout, LayoutHints};
+
+use crate::maps::map_of;
 
 const MIB: u64 = 1 << 20;
 
@@ -15,28 +17,12 @@ fn host(number: u8) -> HostId {
 /// Servers take turns by their machines, as `ramlace up --hosts` numbers them.
 fn map(machines: u16, servers_of_each: u16, slots: u32) -> ClusterMap {
     let servers = machines * servers_of_each;
-    let entry = |number: u16| ServerEntry {
-        server: ServerId(number),
-        host: host((number % machines) as u8),
-        tcp: format!("127.0.0.1:{number}"),
-        unix: String::new(),
-        store_bytes: 1 << 30,
-        forgotten: false,
-    };
     let by_machines = ClusterMap::slots_by_machines(slots, servers.into());
     let primary = |slot: u32| match (slot % u32::from(servers)) as u16 {
         turn if by_machines.contains(&slot) => turn % servers_of_each * machines + turn / servers_of_each,
         turn => turn,
     };
-    let chain = |slot| Chain { servers: vec![ServerId(primary(slot))], complete_since: Epoch(1) };
-    ClusterMap {
-        pool: PoolId::default(),
-        epoch: Epoch(7),
-        hash_seed: 1,
-        coordinator: ServerId(0),
-        servers: (0..servers).map(entry).collect(),
-        chains: (0..slots).map(chain).collect(),
-    }
+    map_of((servers, slots), |number| host((number % machines) as u8), primary)
 }
 
 fn server_of(map: &ClusterMap, layout: &Layout, lane: u16) -> ServerId {

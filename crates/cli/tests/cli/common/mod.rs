@@ -1,6 +1,5 @@
 //! A directory of a test's own, in which the real command runs. Pools that a test starts are
 //! taken down when it ends, however it ends.
-#![allow(dead_code)]
 
 use std::ffi::OsStr;
 use std::io::Write;

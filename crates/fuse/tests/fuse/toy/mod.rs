@@ -1,5 +1,4 @@
 //! A file system in memory for the tests, and mounts that never outlive them.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
