@@ -4,10 +4,11 @@
 //!
 //! What holds: somebody else is answered 2.5 s after it asked, whatever the mount does, and then the mount has none of that server's slots any more,
 //! so that nobody waits for it again; nothing that was promised before is done after that answer; a mount that is not stopped loses nothing, and
-//! keeps nobody waiting for longer than a message takes; each change that was promised is done once, in its order, or its mount hears that it is not.
+//! keeps nobody waiting for longer than a message takes; each change that was promised is done once, in its order, or its mount hears that it is not;
+//! and each file that was promised is the inode that was promised, although other creates are sent by themselves.
 //! A [`BehindBug`] planted in what a server or a mount owes the tables must be found.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ramlace_base::{Epoch, InodeId, SessionId, Slot, Timestamp, limits};
 use ramlace_client::pure::{AllPromises, Due, Promise, Version};
@@ -34,6 +35,8 @@ const LOOK_MILLIS: u64 = 25;
 /// The longest way of a message, and how long the mount waits for an answer.
 const WAY_MILLIS_MAX: u64 = 30;
 const PATIENCE_MILLIS: u64 = 2_000;
+/// How many creates of one slot are sent by themselves at once.
+const ASKING_MAX: usize = 2;
 /// A mount that runs has given a slot back by then: it is told, looks, sends what it owes, and gives back.
 const GIVEN_BACK_MILLIS: u64 = 8 * WAY_MILLIS_MAX + 12 * LOOK_MILLIS;
 
@@ -62,11 +65,13 @@ pub enum BehindBug {
     DoesTwice,
     /// A create asks for a slot before what was promised there is sent.
     AsksWhileOwing,
+    /// What a create was answered counts as known, although another was under way when it was asked.
+    KnowsBesideOthers,
 }
 
 impl BehindBug {
     /// All that can be planted.
-    pub const ALL: [BehindBug; 10] = [
+    pub const ALL: [BehindBug; 11] = [
         BehindBug::WaitsAnew,
         BehindBug::WaitsForEach,
         BehindBug::AnswersAtOnce,
@@ -77,6 +82,7 @@ impl BehindBug {
         BehindBug::CountsSentAsDone,
         BehindBug::DoesTwice,
         BehindBug::AsksWhileOwing,
+        BehindBug::KnowsBesideOthers,
     ];
 }
 
@@ -100,17 +106,24 @@ tally! {
     }
 }
 
+/// A create that was promised: its number, and the inode that it makes.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    number: u64,
+    makes: u64,
+}
+
 /// What the mount says to the server.
 #[derive(Clone, Debug)]
 enum Says {
     /// A create that is sent by itself, and asks for the slot.
     Wants {
-        version: Version,
+        version: Option<Version>,
     },
     /// What it has promised, by a delegation.
     Sends {
         delegation: u64,
-        changes: Vec<u64>,
+        changes: Vec<Change>,
     },
     GivesBack {
         delegation: u64,
@@ -120,10 +133,11 @@ enum Says {
 /// What the server answers.
 #[derive(Clone, Debug)]
 enum Answer {
-    /// By which delegation the slot is the mount's.
+    /// By which delegation the slot is the mount's, and which inode the next create makes there.
     Wanted {
-        version: Version,
+        version: Option<Version>,
         number: Option<u64>,
+        next: u64,
     },
     /// Which of the changes were done; the others were refused.
     Sent {
@@ -166,6 +180,13 @@ enum Event {
     Stops,
 }
 
+impl Change {
+    fn of(promise: &Promise) -> Change {
+        let number = promise.body.as_slice().try_into().expect("as it was promised");
+        Change { number: u64::from_le_bytes(number), makes: promise.inode.counter() }
+    }
+}
+
 struct Waiting {
     slot: Slot,
     asked_at: u64,
@@ -180,14 +201,16 @@ struct Run {
     agenda: Agenda<Event>,
     desk: DelegationDesk,
     slots: Vec<SlotState>,
+    /// By slot: the inode that the next create makes.
+    next: Vec<u64>,
     promises: AllPromises,
-    /// In which version something is known of a slot.
-    known: BTreeMap<Slot, Version>,
+    /// In which version something is known of a slot: the inode that the next create makes.
+    known: BTreeMap<Slot, (Version, u64)>,
     /// The mount's calls that are under way.
     calls: BTreeMap<u64, Says>,
     last_call: u64,
-    /// Slots for which it asks.
-    asking: BTreeSet<Slot>,
+    /// By slot: how many creates ask for it.
+    asking: BTreeMap<Slot, usize>,
     stopped_until: u64,
     waiting: Vec<Waiting>,
     told_once: bool,
@@ -212,11 +235,12 @@ pub fn run_behind(seed: u64, bug: BehindBug) -> Result<BehindTally, String> {
         agenda: Agenda::default(),
         desk: DelegationDesk::default(),
         slots: (0..SLOTS).map(|slot| SlotState::new(Slot(slot), u32::from(SLOTS), Epoch(1), 7)).collect(),
+        next: vec![1; usize::from(SLOTS)],
         promises: AllPromises::default(),
         known: BTreeMap::new(),
         calls: BTreeMap::new(),
         last_call: 0,
-        asking: BTreeSet::new(),
+        asking: BTreeMap::new(),
         stopped_until: 0,
         waiting: Vec::new(),
         told_once: false,
@@ -292,25 +316,32 @@ impl Run {
         let slot = self.slot();
         let now = self.agenda.instant();
         let number = self.last + 1;
+        let known = self.known.get(&slot).copied();
         let promise = Promise {
             kind: Kind::Create,
-            inode: InodeId::new(slot, number),
+            inode: InodeId::new(slot, known.map_or(0, |(_, next)| next)),
             makes: true,
             at: Timestamp { nanos: 0 },
             body: number.to_le_bytes().to_vec(),
             told: Vec::new(),
             kept: None,
         };
-        let known = self.known.get(&slot).copied();
-        if known.is_some_and(|known| self.promises.promise(slot, known, promise, now).is_ok()) {
+        let is_promised =
+            known.is_some_and(|(version, _)| self.promises.promise(slot, version, promise, now).is_ok());
+        if is_promised {
+            self.known.entry(slot).and_modify(|(_, next)| *next += 1);
             self.last = number;
             self.owed.insert(number, (slot, self.agenda.now));
             self.tally.promised += 1;
-        } else if (!self.promises.owes(slot) || self.bug == BehindBug::AsksWhileOwing)
-            && self.asking.insert(slot)
-        {
-            let version = self.promises.begin_asking(slot);
-            self.says(slot, Says::Wants { version });
+        } else if !self.promises.owes(slot) || self.bug == BehindBug::AsksWhileOwing {
+            let asking = self.asking.entry(slot).or_default();
+            if *asking < ASKING_MAX {
+                *asking += 1;
+                let alone = self.promises.begin_asking(slot);
+                let beside = self.bug == BehindBug::KnowsBesideOthers;
+                let version = alone.or_else(|| self.promises.version(slot).filter(|_| beside));
+                self.says(slot, Says::Wants { version });
+            }
         }
         let next = 1 + self.dice.roll(120);
         self.agenda.after(next, Event::Makes);
@@ -330,7 +361,7 @@ impl Run {
         match self.promises.due(self.agenda.instant(), |_| true) {
             Some((slot, Due::Send)) if self.promises.begin_sending(slot) => {
                 let (delegation, waiting) = self.promises.sent_now(slot).expect("something is owed there");
-                let changes = waiting.iter().map(|promise| promise.inode.counter()).collect();
+                let changes = waiting.iter().map(Change::of).collect();
                 self.says(slot, Says::Sends { delegation, changes });
             }
             Some((slot, Due::GiveBack(number))) if self.promises.begin_giving_back(slot, number) => {
@@ -357,7 +388,7 @@ impl Run {
         let now = self.agenda.instant();
         match says {
             Says::Wants { version } => {
-                self.asking.remove(&slot);
+                self.asking.entry(slot).and_modify(|asking| *asking -= 1);
                 self.promises.end_asking(slot, version, None, now);
             }
             Says::Sends { changes, .. } => {
@@ -377,12 +408,10 @@ impl Run {
         }
         let now = self.agenda.instant();
         match answer {
-            Answer::Wanted { version, number } => {
-                self.asking.remove(&slot);
-                let is_known = self.promises.end_asking(slot, version, number, now);
-                self.known.remove(&slot);
-                if is_known {
-                    self.known.insert(slot, version);
+            Answer::Wanted { version, number, next } => {
+                self.asking.entry(slot).and_modify(|asking| *asking -= 1);
+                if let Some(version) = self.promises.end_asking(slot, version, number, now) {
+                    self.known.insert(slot, (version, next));
                 }
             }
             Answer::GivenBack { delegation } => self.promises.is_over(slot, delegation),
@@ -393,9 +422,10 @@ impl Run {
                 let heard = self.promises.answered(slot, done.len());
                 self.promises.end_sending(slot, now);
                 for (promise, done) in heard.iter().zip(done) {
-                    self.owed.remove(&promise.inode.counter());
+                    let number = Change::of(promise).number;
+                    self.owed.remove(&number);
                     if !done && self.gentle {
-                        return Err(format!("a mount that runs has lost {}", promise.inode.counter()));
+                        return Err(format!("a mount that runs has lost {number}"));
                     }
                     self.tally.refused += u64::from(!done);
                 }
@@ -434,13 +464,15 @@ impl Run {
                     self.apply(slot, Op::Delegate { session: MOUNT });
                     self.tally.delegated += 1;
                 }
-                Answer::Wanted { version, number: self.delegation(slot).map(|held| held.number) }
+                let next = &mut self.next[usize::from(slot.0)];
+                *next += 1;
+                Answer::Wanted { version, next: *next, number: self.delegation(slot).map(|held| held.number) }
             }
             Says::Sends { delegation, changes } => {
                 let is_held = held.is_some_and(|held| held.number == delegation);
                 let done = changes
                     .into_iter()
-                    .map(|number| self.does(slot, number, is_held))
+                    .map(|change| self.does(slot, change, is_held))
                     .collect::<Result<_, _>>()?;
                 Answer::Sent { done }
             }
@@ -458,7 +490,8 @@ impl Run {
     }
 
     /// Does one change; whether that is so, now or before.
-    fn does(&mut self, slot: Slot, number: u64, is_held: bool) -> Result<bool, String> {
+    fn does(&mut self, slot: Slot, change: Change, is_held: bool) -> Result<bool, String> {
+        let Change { number, makes } = change;
         let done = self.done.entry(slot).or_default();
         if done.contains(&number) && self.bug != BehindBug::DoesTwice {
             return Ok(true);
@@ -470,6 +503,13 @@ impl Run {
             return Err(format!("{number} is done behind {done:?}"));
         }
         done.push(number);
+        let next = &mut self.next[usize::from(slot.0)];
+        if *next != makes {
+            return Err(format!(
+                "{number} was promised as inode {makes} of {slot}, where the next is {next}"
+            ));
+        }
+        *next += 1;
         let promised_at = self.owed.get(&number).map_or(0, |(_, at)| *at);
         match self.answered_at.get(&slot) {
             Some(answered) if promised_at < *answered => Err(format!(

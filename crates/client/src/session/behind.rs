@@ -66,7 +66,8 @@ impl Drop for Direct<'_> {
 pub(crate) struct Asking<'a> {
     behind: &'a Behind,
     slot: Slot,
-    version: Version,
+    /// `None`: another change was under way.
+    version: Option<Version>,
     is_over: bool,
 }
 
@@ -75,8 +76,7 @@ impl Asking<'_> {
     fn end(mut self, told: Option<u64>) -> Option<Version> {
         self.is_over = true;
         let (slot, version) = (self.slot, self.version);
-        let is_known = self.behind.with(|all| all.end_asking(slot, version, told, Instant::now()));
-        is_known.then_some(version)
+        self.behind.with(|all| all.end_asking(slot, version, told, Instant::now()))
     }
 }
 

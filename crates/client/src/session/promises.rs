@@ -96,20 +96,28 @@ impl AllPromises {
     }
 
     /// A create, which is sent by itself, is about to request a slot. Returns the version in which its answer
-    /// will be known.
-    pub fn begin_asking(&mut self, slot: Slot) -> Version {
+    /// will be known; `None` while another change is under way: the slot may do that one later and answer it
+    /// earlier, so that this answer is outdated when it arrives.
+    pub fn begin_asking(&mut self, slot: Slot) -> Option<Version> {
         let next = self.next_version();
         let promises = self.slots.entry(slot).or_default();
+        let is_alone = promises.direct == 0;
         promises.begun += 1;
         promises.direct += 1;
         promises.version = Version { names: next, files: next };
-        promises.version
+        is_alone.then_some(promises.version)
     }
 
-    /// That create has ended; `told` is the delegation that it brought, if any. Returns whether its answer
-    /// allows promises.
-    pub fn end_asking(&mut self, slot: Slot, version: Version, told: Option<u64>, now: Instant) -> bool {
-        let Some(promises) = self.slots.get_mut(&slot) else { return false };
+    /// That create has ended; `told` is the delegation that it brought, if any. Returns the version in which
+    /// its answer is known, if it allows promises.
+    pub fn end_asking(
+        &mut self,
+        slot: Slot,
+        version: Option<Version>,
+        told: Option<u64>,
+        now: Instant,
+    ) -> Option<Version> {
+        let promises = self.slots.get_mut(&slot)?;
         promises.direct = promises.direct.saturating_sub(1);
         if let Some(number) = told {
             if promises.delegation != Some(number) {
@@ -118,10 +126,10 @@ impl AllPromises {
             promises.delegation = Some(number);
             promises.used = Some(now);
         }
-        let is_known =
-            told.is_some() && promises.version == version && promises.direct == 0 && !promises.wanted;
+        let is_known = told.is_some() && promises.direct == 0 && !promises.wanted;
+        let known = version.filter(|version| is_known && promises.version == *version);
         self.forget_if_over(slot);
-        is_known
+        known
     }
 
     /// The version in which something is known of a delegated slot.
@@ -373,8 +381,8 @@ mod tests {
     fn held(now: Instant) -> (AllPromises, Version) {
         let mut all = AllPromises::default();
         let version = all.begin_asking(SLOT);
-        assert!(all.end_asking(SLOT, version, Some(7), now));
-        (all, version)
+        assert_eq!(all.end_asking(SLOT, version, Some(7), now), version);
+        (all, version.unwrap())
     }
 
     // SEMANTICS 142.1
@@ -413,15 +421,33 @@ mod tests {
             Err(NotPromised),
             "the change may have made it"
         );
-        let version = all.begin_asking(SLOT);
+        let version = all.begin_asking(SLOT).unwrap();
         assert_eq!(all.promise(SLOT, version, change(1), now), Err(NotPromised), "it makes an inode");
-        assert!(all.end_asking(SLOT, version, Some(7), now));
+        assert_eq!(all.end_asking(SLOT, Some(version), Some(7), now), Some(version));
         assert!(all.promise(SLOT, version, change(1), now).is_ok());
         // A delegation that began while it was requested.
         let asked_in = all.begin_asking(SLOT);
         all.begin_direct(SLOT, true);
         all.end_direct(SLOT, true);
-        assert!(!all.end_asking(SLOT, asked_in, Some(7), now));
+        assert_eq!(all.end_asking(SLOT, asked_in, Some(7), now), None);
+    }
+
+    // SEMANTICS 142.2
+    #[test]
+    fn an_answer_is_not_known_if_another_change_was_under_way_when_it_was_asked_for() {
+        let now = Instant::now();
+        let (mut all, _) = held(now);
+        // The slot may do the second first and the first last, whose answer may arrive first.
+        let (first, second) = (all.begin_asking(SLOT), all.begin_asking(SLOT));
+        assert_eq!(all.end_asking(SLOT, first, Some(7), now), None, "the second began meanwhile");
+        assert_eq!(all.end_asking(SLOT, second, Some(7), now), None, "the first was under way");
+        all.begin_direct(SLOT, true);
+        let third = all.begin_asking(SLOT);
+        all.end_direct(SLOT, true);
+        assert_eq!(all.end_asking(SLOT, third, Some(7), now), None, "that change may make an inode");
+        let alone = all.begin_asking(SLOT);
+        assert!(alone.is_some());
+        assert_eq!(all.end_asking(SLOT, alone, Some(7), now), alone);
     }
 
     // SEMANTICS 142.3
