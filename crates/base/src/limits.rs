@@ -334,9 +334,10 @@ pub const RECORD_BYTES_MAX: usize = 16 << 20;
 pub const SNAPSHOT_STEP_BYTES: usize = 256 << 10;
 /// A slot is written to a snapshot in pieces of so many bytes at most, each when it is made.
 pub const SNAPSHOT_PIECE_BYTES_MAX: usize = 256 << 10;
-/// Memory reserved in one step of the background reservation; a request waits for one step at most.
+/// Memory reserved in one step of the background reservation; a request that needs its memory waits for one step at
+/// most.
 pub const RESERVE_STEP_BYTES_MAX: u64 = 4 << 20;
-/// Pause between two steps of the reservation.
+/// Pause between two steps of the reservation at the least.
 pub const RESERVE_PAUSE_MICROS: u64 = 500;
 /// Descriptors of lane files that one store keeps open.
 pub const LANE_DESCRIPTORS_MAX: usize = 512;

@@ -23,7 +23,7 @@ impl Store {
     /// the store has examined that lane again.
     pub fn audit(&self) -> Result<Audit> {
         // The lock keeps the ballast still; no other code touches lanes and meta files.
-        let state = self.pool.lock();
+        let state = self.pool.lock_at_rest();
         let (lanes_bytes, counted_bytes) = state.counted();
         let kernel_bytes = if self.root.is_private() {
             let stat =

@@ -1,11 +1,14 @@
 //! The ballast: a file that holds what is free, so that the machine cannot lend it to others.
 //!
-//! It grows at its end in the background and shrinks at its end whenever a lane needs memory.
+//! It grows at its end in the background and shrinks at its end whenever a lane needs memory. A thread grows it, in
+//! steps, and takes no lock meanwhile: the kernel clears the pages, which takes long where the processors are busy.
+//! The thread has the priority of all others for the same reason: what it holds in the kernel during a step, requests
+//! may wait for. Instead it rests: as long as a step took, and longer beside requests that take memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, Result, limits};
 
@@ -18,20 +21,51 @@ use crate::window::Mapping;
 const SHORT_OF_MEMORY_PAUSE: Duration = Duration::from_secs(5);
 /// The machine's memory is asked for once in so many steps: reading it costs more than a step.
 const STEPS_PER_LOOK: u32 = 16;
+/// The rest after a step, in times of what it took: while nobody takes memory, and while somebody does.
+const REST_QUIET: u32 = 1;
+const REST_BUSY: u32 = 16;
+const REST_MIN: Duration = Duration::from_micros(limits::RESERVE_PAUSE_MICROS);
+/// The longest rest: a store that is dropped waits for it.
+const REST_MAX: Duration = Duration::from_millis(200);
 
 /// The file and what the kernel says it holds.
 #[derive(Debug)]
 pub(crate) struct Ballast {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     length: u64,
     allocated: u64,
+    /// Bytes that are being taken at this moment, without the lock; the file must not be shrunk meanwhile.
+    growing: u64,
     huge: bool,
+}
+
+/// A part that the ballast is about to take.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    file: Arc<OwnedFd>,
+    range: ByteRange,
+    huge: bool,
+}
+
+impl Growth {
+    /// Takes it, pre-faulted.
+    fn take(&self) -> Result<()> {
+        let doing = "growing the ballast";
+        sys::tell(rustix::fs::ftruncate(&self.file, self.range.end), doing)?;
+        if self.huge {
+            let mapping = Mapping::new(self.file.as_fd(), self.range.start, self.range.length())?;
+            // Whether it worked is seen below; fallocate then says why it did not.
+            let _ = mapping.populate(0, self.range.length());
+        }
+        sys::tell(sys::allocate(&self.file, self.range), doing)
+    }
 }
 
 impl Ballast {
     pub(crate) fn new(file: OwnedFd, huge: bool) -> Result<Ballast> {
         let size = sys::file_size(&file, "looking at the ballast")?;
-        Ok(Ballast { file, length: size.length, allocated: size.allocated, huge })
+        let (length, allocated) = (size.length, size.allocated);
+        Ok(Ballast { file: Arc::new(file), length, allocated, growing: 0, huge })
     }
 
     /// Memory that it holds, in bytes.
@@ -39,31 +73,37 @@ impl Ballast {
         self.allocated
     }
 
-    /// Gives back at least `bytes` as far as it has them, in whole units from its end.
+    /// The same with what it takes at this moment.
+    pub(crate) fn held(&self) -> u64 {
+        self.allocated + self.growing
+    }
+
+    /// Whether it takes memory at this moment.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.growing > 0
+    }
+
+    /// Gives back at least `bytes` as far as it has them, in whole units from its end. It must not be growing.
     pub(crate) fn shrink(&mut self, bytes: u64) -> Result<()> {
+        assert!(!self.is_growing(), "the ballast was shrunk while it grew");
         let units = bytes.next_multiple_of(limits::HUGE_PAGE_BYTES);
         let length = self.length.saturating_sub(units);
         sys::tell(rustix::fs::ftruncate(&self.file, length), "shrinking the ballast")?;
         self.measure()
     }
 
-    /// Takes `bytes` more (whole units), pre-faulted; what was taken before an error stays counted.
-    pub(crate) fn grow(&mut self, bytes: u64) -> Result<()> {
+    /// Begins to take `bytes` more (whole units); follow with [`Ballast::end_growing`].
+    pub(crate) fn begin_growing(&mut self, bytes: u64) -> Growth {
+        assert!(!self.is_growing(), "the ballast grew twice at once");
+        self.growing = bytes;
         let range = ByteRange { start: self.length, end: self.length + bytes };
-        let grown = self.take(range);
-        self.measure()?;
-        grown
+        Growth { file: Arc::clone(&self.file), range, huge: self.huge }
     }
 
-    fn take(&self, range: ByteRange) -> Result<()> {
-        let doing = "growing the ballast";
-        sys::tell(rustix::fs::ftruncate(&self.file, range.end), doing)?;
-        if self.huge {
-            let mapping = Mapping::new(self.file.as_fd(), range.start, range.length())?;
-            // Whether it worked is seen below; fallocate then says why it did not.
-            let _ = mapping.populate(0, range.length());
-        }
-        sys::tell(sys::allocate(&self.file, range), doing)
+    /// Counts what was taken, before an error, too.
+    pub(crate) fn end_growing(&mut self) -> Result<()> {
+        self.growing = 0;
+        self.measure()
     }
 
     fn measure(&mut self) -> Result<()> {
@@ -103,8 +143,6 @@ impl Drop for Reservation {
 }
 
 fn run(pool: &Pool) {
-    // On Linux a process id of none means this thread alone. Being less polite would still work.
-    let _ = rustix::process::setpriority_process(None, 19);
     loop {
         let mut state = pool.lock();
         while !state.stopping && !state.wants_more_ballast() {
@@ -129,16 +167,18 @@ fn fill(pool: &Pool) -> bool {
         if step % STEPS_PER_LOOK == 0 && !machine_has_room() {
             return false;
         }
-        let mut state = pool.lock();
-        let units = state.unreserved() / limits::HUGE_PAGE_BYTES * limits::HUGE_PAGE_BYTES;
-        if state.stopping || units == 0 {
+        let Some((growth, taken_before)) = pool.begin_growing(limits::RESERVE_STEP_BYTES_MAX) else {
             return true;
-        }
-        if state.ballast.grow(units.min(limits::RESERVE_STEP_BYTES_MAX)).is_err() {
+        };
+        let begun = Instant::now();
+        let grown = growth.take();
+        let took = begun.elapsed();
+        let (counted, taken) = pool.end_growing();
+        if grown.and(counted).is_err() {
             return false;
         }
-        drop(state);
-        std::thread::sleep(Duration::from_micros(limits::RESERVE_PAUSE_MICROS));
+        let rest = if taken == taken_before { REST_QUIET } else { REST_BUSY };
+        std::thread::sleep((took * rest).clamp(REST_MIN, REST_MAX));
     }
     true
 }

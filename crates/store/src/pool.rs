@@ -1,15 +1,15 @@
 //! Accounting: which purpose has which memory, and the ballast that holds the rest.
 //!
-//! Lock order: the one mutex here is the only lock of this crate. It is held over changes of the ballast file
-//! (one step of the reservation at most), never over changes of lanes: those are promised first, made without
-//! the lock, and corrected afterwards by what the kernel really took.
+//! Lock order: the one mutex here is the only lock of this crate. It is held while the ballast is shrunk, never while
+//! it grows or lanes change: those are counted first, made without the lock, and corrected afterwards by what the
+//! kernel really took. Only what needs memory of a growing ballast waits for its step.
 
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use rustix::fs::OFlags;
 
-use crate::ballast::Ballast;
+use crate::ballast::{Ballast, Growth};
 use crate::{StoreRoot, sys};
 
 /// Where the memory of a store is, in bytes.
@@ -57,6 +57,8 @@ pub(crate) struct State {
     meta: u64,
     promised: u64,
     withheld: u64,
+    /// How often memory was promised: whether somebody takes memory at this time.
+    promises: u64,
     pub(crate) ballast: Ballast,
     pub(crate) stopping: bool,
 }
@@ -74,6 +76,7 @@ impl Pool {
             meta,
             promised: 0,
             withheld: 0,
+            promises: 0,
             ballast: Ballast::new(file, root.has_huge_pages())?,
             stopping: false,
         };
@@ -85,8 +88,15 @@ impl Pool {
     /// Errors: `NoSpace`, naming the pool's fill.
     pub(crate) fn promise(&self, purpose: Purpose, bytes: u64) -> Result<()> {
         let mut state = self.lock();
-        if bytes > state.room(purpose) {
-            return Err(state.full(bytes));
+        state.promises += 1;
+        loop {
+            if bytes > state.room(purpose) {
+                return Err(state.full(bytes));
+            }
+            if state.unreserved() >= bytes || !state.ballast.is_growing() {
+                break;
+            }
+            state = self.wait(state);
         }
         state.make_unreserved(bytes)?;
         state.promised += bytes;
@@ -108,10 +118,29 @@ impl Pool {
 
     /// Lets go of some memory that is held free, whatever the counters say; whether there was some.
     pub(crate) fn give_way(&self) -> Result<bool> {
-        let mut state = self.lock();
+        let mut state = self.lock_at_rest();
         let held = state.ballast.allocated();
         state.ballast.shrink(limits::HUGE_PAGE_BYTES)?;
         Ok(state.ballast.allocated() < held)
+    }
+
+    /// Begins a step of the reservation; `None`: there is nothing to be reserved, or it has to stop. Also how often
+    /// memory was promised.
+    pub(crate) fn begin_growing(&self, bytes_max: u64) -> Option<(Growth, u64)> {
+        let mut state = self.lock();
+        let units = state.unreserved() / limits::HUGE_PAGE_BYTES * limits::HUGE_PAGE_BYTES;
+        if state.stopping || units == 0 {
+            return None;
+        }
+        Some((state.ballast.begin_growing(units.min(bytes_max)), state.promises))
+    }
+
+    /// Ends it. Returns whether its memory could be counted, and how often memory was promised.
+    pub(crate) fn end_growing(&self) -> (Result<()>, u64) {
+        let mut state = self.lock();
+        let counted = state.ballast.end_growing();
+        self.changed.notify_all();
+        (counted, state.promises)
     }
 
     /// Keeps so much from lanes and from ordinary entries of the log, for what else these have promised to take.
@@ -138,6 +167,15 @@ impl Pool {
         self.state.lock()
     }
 
+    /// The same while the ballast does not grow.
+    pub(crate) fn lock_at_rest(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while state.ballast.is_growing() {
+            state = self.wait(state);
+        }
+        state
+    }
+
     /// Lets the reservation sleep until memory was freed or it must stop.
     pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state)
@@ -162,7 +200,7 @@ impl Pool {
 impl State {
     /// Memory that is unused and not held by the ballast.
     pub(crate) fn unreserved(&self) -> u64 {
-        self.size.saturating_sub(self.lanes + self.meta + self.promised + self.ballast.allocated())
+        self.size.saturating_sub(self.lanes + self.meta + self.promised + self.ballast.held())
     }
 
     /// Memory of lanes, and all that is taken, the ballast included.
