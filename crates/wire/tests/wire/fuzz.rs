@@ -75,8 +75,8 @@ fn bytes_of_hex(hex: &str) -> Vec<u8> {
 
 /// The golden bytes whose name begins so.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let lines = GOLDEN.lines().filter_map(|line| line.split_once(' '));
-    lines.filter(|(line, _)| line.starts_with(name)).map(|(_, hex)| bytes_of_hex(hex)).collect()
+    let lines = GOLDEN.lines().filter(|line| line.starts_with(name));
+    lines.filter_map(|line| line.split(' ').nth(1)).map(bytes_of_hex).collect()
 }
 
 /// Damages bytes in one to four ways.

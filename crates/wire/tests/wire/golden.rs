@@ -2,11 +2,18 @@
 //!
 //! `RAMLACE_WRITE_GOLDEN=1 cargo test --release -p ramlace-wire --test wire golden` writes it anew. Do
 //! so for a new message, whose lines are added; when other lines change, so must the version.
+//!
+//! Each variant of an enum that travels has a line, which also says what its bytes mean. No variant is listed here:
+//! those with a table of numbers are found in the messages, those of one byte by reading every byte.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::path::Path;
 
-use crate::common::{Draw, Source, bodies, header_sample};
+use crate::common::{Draw, Source, Travels, bodies, bytes_of, header_sample};
+use ramlace_base::{Error, ErrorKind, Redirect};
 use ramlace_wire::preamble::{Preamble, Status};
+use ramlace_wire::{ErrorBody, Kind, decode_body};
 
 const WRITE: &str = "RAMLACE_WRITE_GOLDEN";
 const GOLDEN: &str = include_str!("../golden.txt");
@@ -19,9 +26,70 @@ fn words_for(name: &str) -> Vec<u64> {
     (0..400).map(|_| draw.word()).collect()
 }
 
-fn line(text: &mut String, name: &str, bytes: &[u8]) {
+fn hex(bytes: &[u8]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    writeln!(text, "{name} {}", if hex.is_empty() { "-" } else { &hex }).unwrap();
+    if hex.is_empty() { "-".into() } else { hex }
+}
+
+fn line(text: &mut String, name: &str, bytes: &[u8]) {
+    writeln!(text, "{name} {}", hex(bytes)).unwrap();
+}
+
+/// A line for each value that is one byte, or may be none and then has a byte before it that says so.
+fn one_byte<T: Travels>(text: &mut String, name: &str) {
+    let bytes = (0..=u8::MAX).flat_map(|byte| [vec![byte], vec![1, byte]]);
+    for bytes in bytes {
+        let Ok(value) = decode_body::<T>(Kind::GetMap, &bytes) else { continue };
+        assert_eq!(bytes_of(&value), bytes, "{value:?}");
+        writeln!(text, "{name}.{} {} {value:?}", bytes[bytes.len() - 1], hex(&bytes)).unwrap();
+    }
+}
+
+macro_rules! of_one_byte {
+    ($($($part:ident)::*;)*) => {
+        fn of_one_byte(text: &mut String) {
+            $(one_byte::<ramlace_wire::$($part)::*>(text, [$(stringify!($part)),*].last().unwrap());)*
+        }
+    };
+}
+
+// Each `numbered!` of the crate, and what else is written as one byte.
+of_one_byte! {
+    preamble::Status;
+    session::SessionKind;
+    keys::Rotation;
+    check::TroubleKind;
+    FileKind;
+    Mode;
+    FileRules;
+    chunk::Keep;
+    chunk::WriteOrigin;
+    chunk::Sought;
+    namespace::TimeReason;
+    namespace::RenameMode;
+    xattrs::XattrMode;
+    inline::BytesPlace;
+    inline::InlineMode;
+    inline::InlineOutcome;
+    locks::LockTable;
+    locks::LockKind;
+    locks::LockOutcome;
+    leases::Leased;
+    holders::WaitsTo;
+}
+
+/// A line for each kind of message, and for each error.
+fn two_bytes(text: &mut String) {
+    for kind in Kind::ALL {
+        assert_eq!(Kind::from_number(kind.number()), Some(*kind));
+        line(text, &format!("Kind.{kind:?}"), &kind.number().to_le_bytes());
+    }
+    let redirects = Redirect::ALL.iter().map(|redirect| ErrorKind::Redirect(*redirect));
+    for kind in ErrorKind::ALL.iter().copied().chain(redirects) {
+        let body = ErrorBody::new(&Error::new(kind, ""));
+        line(text, &format!("Error.{kind:?}"), &bytes_of(&body));
+        assert_eq!(body.into_error().kind(), kind);
+    }
 }
 
 fn golden() -> String {
@@ -36,6 +104,14 @@ fn golden() -> String {
         let words = words_for(&body.name);
         line(&mut text, &format!("{}.full", body.name), &(body.sample)(&mut Source::full(&words)));
     }
+    for body in bodies() {
+        for shown in (body.variants)() {
+            let bytes = hex(&shown.bytes);
+            writeln!(text, "{}.{} {bytes} {}", body.name, shown.variants, shown.meaning).unwrap();
+        }
+    }
+    two_bytes(&mut text);
+    of_one_byte(&mut text);
     text
 }
 
@@ -51,4 +127,37 @@ fn bytes_are_the_ones_that_were_written_down() {
         assert_eq!(is, was, "these bytes changed: old peers and stores can no longer be read");
     }
     assert_eq!(now.lines().count(), GOLDEN.lines().count(), "set {WRITE}=1 to add a new message");
+}
+
+/// The enums to which a macro gives numbers, of all files in this directory and below it.
+fn numbered_enums(directory: &Path, enums: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            numbered_enums(&path, enums);
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(rest) = line.strip_prefix("numbered_variants! { ") {
+                enums.insert(rest.trim_end_matches(':').to_owned());
+            } else if line == "numbered! {" {
+                let name = lines.find_map(|line| line.trim().strip_suffix(" {"));
+                enums.insert(name.unwrap().to_owned());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_enum_with_numbers_has_its_lines() {
+    let mut enums = BTreeSet::new();
+    numbered_enums(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut enums);
+    assert!(enums.contains("Event") && enums.contains("TimeReason"), "{enums:?}");
+    let golden = golden();
+    let names = golden.lines().filter_map(|line| line.split(' ').next());
+    let named: BTreeSet<&str> = names.flat_map(|name| name.split(['.', '+'])).collect();
+    let missing: Vec<&String> = enums.iter().filter(|name| !named.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "no message shows these, and `of_one_byte` does not list them: {missing:?}");
 }

@@ -25,16 +25,36 @@ pub struct Body {
     pub sample: fn(&mut Source) -> Vec<u8>,
     /// Decodes; what can be decoded must come back from its own bytes. False when it cannot.
     pub decodes: fn(&[u8]) -> bool,
+    /// A value for each variant of each enum with a table of numbers that can stand in it.
+    pub variants: fn() -> Vec<Shown>,
 }
 
+/// A value that shows variants.
+pub struct Shown {
+    /// Which it shows first: `Event.2`, by its number.
+    pub variants: String,
+    /// It came back from these.
+    pub bytes: Vec<u8>,
+    /// What they mean.
+    pub meaning: String,
+}
+
+/// A value that travels.
+pub trait Travels: Serialize + DeserializeOwned + PartialEq + Debug {}
+impl<T: Serialize + DeserializeOwned + PartialEq + Debug> Travels for T {}
+
 /// A value with a body's bytes.
-pub trait Value: Sample + Serialize + DeserializeOwned + PartialEq + Debug {}
-impl<T: Sample + Serialize + DeserializeOwned + PartialEq + Debug> Value for T {}
+pub trait Value: Sample + Travels {}
+impl<T: Sample + Travels> Value for T {}
 
 fn sample<T: Value>(source: &mut Source) -> Vec<u8> {
-    let value = T::sample(source);
-    let bytes = encode_body(&value);
-    assert_eq!(decode_body::<T>(Kind::GetMap, &bytes).as_ref(), Ok(&value));
+    bytes_of(&T::sample(source))
+}
+
+/// The bytes of a value, which comes back from them and from no others.
+pub fn bytes_of<T: Travels>(value: &T) -> Vec<u8> {
+    let bytes = encode_body(value);
+    assert_eq!(decode_body::<T>(Kind::GetMap, &bytes).as_ref(), Ok(value));
     for cut in 0..bytes.len() {
         assert!(decode_body::<T>(Kind::GetMap, &bytes[..cut]).is_err(), "{value:?} without its end");
     }
@@ -88,6 +108,15 @@ where
     decodes::<R::Reply>(bytes)
 }
 
+fn shown<T: Travels>() -> Vec<Shown> {
+    let with_variants = variants::<T>().into_iter().filter_map(|(names, value)| {
+        let numbered: Vec<&str> = names.split('+').filter(|name| name.contains('.')).collect();
+        let variants = (!numbered.is_empty()).then(|| numbered.join("+"))?;
+        Some(Shown { variants, bytes: bytes_of(&value), meaning: format!("{value:?}") })
+    });
+    with_variants.collect()
+}
+
 fn pair<R: Request + Value>() -> [Body; 2]
 where
     R::Reply: Value,
@@ -99,8 +128,15 @@ where
             kind: R::KIND,
             sample: sample_request::<R>,
             decodes: decodes_request::<R>,
+            variants: shown::<R>,
         },
-        Body { name: body("reply"), kind: R::KIND, sample: sample::<R::Reply>, decodes: decodes_reply::<R> },
+        Body {
+            name: body("reply"),
+            kind: R::KIND,
+            sample: sample::<R::Reply>,
+            decodes: decodes_reply::<R>,
+            variants: shown::<R::Reply>,
+        },
     ]
 }
 
@@ -115,6 +151,7 @@ macro_rules! messages {
                 kind: Kind::GetMap,
                 sample: sample::<ErrorBody>,
                 decodes: decodes::<ErrorBody>,
+                variants: shown::<ErrorBody>,
             });
             // What stands before the body of a request that a host's session makes for a user.
             all.push(Body {
@@ -122,6 +159,7 @@ macro_rules! messages {
                 kind: Kind::GetMap,
                 sample: sample::<Credentials>,
                 decodes: decodes::<Credentials>,
+                variants: shown::<Credentials>,
             });
             // And before that, the front of one that goes by a path.
             all.push(Body {
@@ -129,6 +167,7 @@ macro_rules! messages {
                 kind: Kind::GetMap,
                 sample: sample::<Vec<ramlace_base::Name>>,
                 decodes: decodes::<Vec<ramlace_base::Name>>,
+                variants: shown::<Vec<ramlace_base::Name>>,
             });
             all
         }
