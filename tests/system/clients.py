@@ -3,6 +3,9 @@
 Each function here is the whole life of one client. It gets a `Line` to the test: it says
 "ready" when it is connected, goes on until it is told to stop where it has no end of its own,
 and returns what the test shall check.
+
+Clients are forked from a process that has imported what they need, and has no thread and no
+pool: to start an interpreter for each took several times as long as most of them live.
 """
 
 import multiprocessing
@@ -18,7 +21,8 @@ from typing import Any
 import ramlace
 from pool import KIB, PATIENCE_SECONDS, pattern
 
-_context = multiprocessing.get_context("spawn")
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload([__name__])
 
 
 class Line:
@@ -42,7 +46,7 @@ class Client:
 
     def __init__(self, work: Callable[..., Any], *arguments: Any) -> None:
         self._pipe, theirs = _context.Pipe()
-        self.process = _context.Process(target=_live, args=(theirs, work, arguments), daemon=True)
+        self.process = _context.Process(target=_live, args=(theirs, dict(os.environ), work, arguments), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -83,7 +87,12 @@ class Client:
         self.process.join(PATIENCE_SECONDS)
 
 
-def _live(pipe: "Connection[Any, Any]", work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _live(
+    pipe: "Connection[Any, Any]", environment: dict[str, str], work: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    # The process that forks has that of the first test with clients.
+    os.environ.clear()
+    os.environ.update(environment)
     try:
         pipe.send(("done", work(Line(pipe), *arguments)))
     except BaseException:

@@ -17,8 +17,9 @@ from pool import PATIENCE_SECONDS, Pool, binary
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests/system/mpi"
-# What a program exports is found before the libraries': so it may stand between ours and the C library.
-STRICT = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-rdynamic")
+# What a program exports is found before the libraries': so it may stand between ours and the C library. Compiled
+# without optimisation: that would take longer than the programs run.
+STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-rdynamic")
 # What each MPI wants to run more ranks than there are cores, as root, and with nobody on the network.
 VARIABLES = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -60,12 +61,16 @@ class Mpi:
     name: str
     directory: Path
     library: Path
+    # Of all processes of a run of the tests.
+    programs: Path
 
     def program(self, name: str) -> Path:
         """Build a C program of tests/system/mpi, once."""
-        output = self.directory / name
-        if not output.exists():
-            self._compile(compiler(self.name), *STRICT, str(SOURCES / f"{name}.c"), "-o", str(output))
+        output = self.programs / name
+        with self.programs.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not output.exists():
+                self._compile(compiler(self.name), *STRICT, str(SOURCES / f"{name}.c"), "-o", str(output))
         return output
 
     def example(self, name: str) -> Path:
@@ -175,11 +180,14 @@ def build(name: str, directory: Path, *flags: str) -> Path:
     return Path(done.stdout.strip())
 
 
-def built_once(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our library for one of the MPIs, built once for all processes of a run of the tests."""
+def of_all_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of all processes of a run of the tests."""
     directory = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        directory = directory.parent
+    return directory.parent if "PYTEST_XDIST_WORKER" in os.environ else directory
+
+
+def built_once(name: str, directory: Path) -> Path:
+    """Our library for one of the MPIs, built once for all processes of a run of the tests."""
     with (directory / f"mpiio-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # The linker writes it as the last thing.
@@ -191,8 +199,10 @@ def installed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
     """One of Debian's MPIs with our library, for a while; skipped where it is not installed."""
     if not shutil.which(compiler(name)) or not shutil.which(launcher_of(name)):
         pytest.skip(f"MPI-IO is not tried with {name}: {HOW_TO_GET.format(name)}")
-    directory = tmp_path_factory.mktemp(name)
-    yield Mpi(name, directory, built_once(name, tmp_path_factory))
+    directory, shared = tmp_path_factory.mktemp(name), of_all_processes(tmp_path_factory)
+    programs = shared / f"mpi-programs-{name}"
+    programs.mkdir(exist_ok=True)
+    yield Mpi(name, directory, built_once(name, shared), programs)
     shutil.rmtree(directory)
 
 

@@ -17,6 +17,7 @@ import pytest
 import clients
 import ramlace
 from conftest import NewPool
+from litmus import LONG
 from mount import Mount, Program
 from pool import KIB, MIB, Pool, eventually, frozen, pattern
 from test_death import assert_fails_naming, error_of
@@ -444,11 +445,11 @@ def test_what_is_counted_up_is_never_read_older_than_was_acknowledged(
         watching = [threads.submit(watch, reader, [2 * PAGE]) for _ in range(2)]
         watching.append(threads.submit(watch, reader, every_place))
         try:
-            for turn in range(1, 100):
+            for turn in range(1, 100 if LONG else 30):
                 for at in every_place:
                     writer.pwrite(turn.to_bytes(8, "little"), at)
                     acknowledged[at] = turn
-                if turn % 25 == 1:
+                if turn % 10 == 1:
                     assert is_kept(shared_pool, lambda: page(reader, 2 * PAGE))
         finally:
             over.set()

@@ -244,7 +244,7 @@ def fill_columns(pair: Pair, turns: int) -> None:
 
 # SEMANTICS 116
 def test_columns_that_two_mounts_fill_at_once_are_whole(pair: Pair) -> None:
-    fill_columns(pair, 20)
+    fill_columns(pair, 5)
 
 
 # SEMANTICS 116

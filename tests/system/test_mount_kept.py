@@ -13,6 +13,7 @@ import pytest
 import ramlace
 from conftest import NewPool
 from handing import Handing
+from litmus import LONG
 from mount import NewMount
 from pool import Pool, eventually
 from test_mount_leases import CHANGES, NAMES, OVER_SECONDS, believes_names, by_library, by_mount, know, told, truth
@@ -191,7 +192,7 @@ def test_what_a_mount_keeps_follows_its_own_changes(new_pool: NewPool, new_mount
     for name in ("a", "b"):
         (mount / name).mkdir()
     with pool.connect() as connected:
-        for turn in range(300):
+        for turn in range(300 if LONG else 100):
             directory, other = (mount / name for name in draw.sample(["a", "b"], 2))
             change_here(directory, other, draw)
             for path in ("a", "b", *(f"{name}/n{number}" for name in "ab" for number in range(4))):

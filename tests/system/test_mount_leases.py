@@ -13,6 +13,7 @@ import pytest
 
 import ramlace
 from conftest import NewPool
+from litmus import LONG
 from mount import NewMount, Program
 from pool import FAILING_SECONDS_MAX, KIB, Pool, pattern
 
@@ -22,6 +23,7 @@ NAMES = [f"d{directory}/f{file}" for directory in range(3) for file in range(6)]
 ENTRIES_WHOLE_MAX = 8192
 # Longer than any lease, and than a server waits for one (limits.rs).
 OVER_SECONDS = 0.8
+STORM_TURNS = 400 if LONG else 150
 
 Told = tuple[int, ...] | None
 
@@ -313,7 +315,7 @@ def test_a_storm_of_changes_from_all_sides_leaves_nobody_with_what_was(
     """After each change both mounts tell what its home tells, of all that it may have touched."""
     draw = random.Random(seed)
     with shared_pool.connect() as connected:
-        for turn in range(400):
+        for turn in range(STORM_TURNS):
             name = draw.choice(NAMES)
             looked = [*draw.sample(NAMES, 4), name, "d0", "d1", "d2"]
             know(*(root / path for root in tree for path in looked))

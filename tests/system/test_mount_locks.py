@@ -19,6 +19,7 @@ import h5py
 import pytest
 
 from conftest import NewPool
+from litmus import LONG
 from mount import Mount, NewMount, Program, fails
 from pool import Pool, eventually, frozen
 
@@ -541,7 +542,7 @@ def run(seed, path, table):
     table = here.parent.parent / f"witness-{os.getpid()}"
     programs: list[Locker] = []
     try:
-        for seed in range(24):
+        for seed in range(24 if LONG else 14):
             mount = (here, there)[seed % 2]
             program = Locker(mount / "file")
             programs.append(program)

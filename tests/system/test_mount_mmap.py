@@ -226,7 +226,7 @@ def test_a_refresh_of_what_has_not_changed_moves_no_bytes(
     # Servers do not hear of what is read from this machine's memory.
     monkeypatch.setenv("RAMLACE_LOCAL", "off")
     writer, reader = new_mount(pool), new_mount(pool)
-    size = 32 * MIB
+    size = 12 * MIB
     with pool.connect() as connected:
         connected.set_layout("/", stripe_unit=UNIT, width=3)
     (writer / "file").write_bytes(bytes(size))

@@ -174,7 +174,7 @@ def test_no_call_waits_for_ever_whatever_is_delayed(
     pairs: dict[str, Pair], program: Path, place: str, mode: str
 ) -> None:
     # At the end each page of a strict file is loaded anew, and each load is delayed.
-    millis, delay = (1_000, 100) if LONG else (200, 60)
+    millis, delay = (1_000, 100) if LONG else (100, 40)
     for kind, side, moment in cells(everyday=not LONG):
         pairs[mode].delay(kind, side, moment, delay)
         said = run(program, pairs[mode], place, millis, BOUND_MILLIS + REQUESTS_PER_CALL_MAX * delay, 1)

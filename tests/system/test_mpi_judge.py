@@ -14,7 +14,7 @@ from mpi_library import VARIABLES, Mpi, installed
 from pool import PATIENCE_SECONDS, Pool
 
 SEEDS = 40 if os.environ.get("RAMLACE_TEST_LONG") else 2
-ROUNDS = 40 if os.environ.get("RAMLACE_TEST_LONG") else 5
+ROUNDS = 40 if os.environ.get("RAMLACE_TEST_LONG") else 3
 
 
 @pytest.fixture

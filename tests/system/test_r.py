@@ -71,17 +71,33 @@ class R:
         self.process.communicate()
 
 
-@pytest.fixture
-def sessions(here: Path) -> Iterator[list[R]]:
-    """Four R processes in this test's directory on a mount."""
+@pytest.fixture(scope="module")
+def started(bigmemory: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[R]]:
+    """R processes: to start one and load its packages takes longer than most tests."""
     made: list[R] = []
     try:
-        for _ in range(4):
-            made.append(R(here))
         yield made
     finally:
         for session in made:
             session.close()
+
+
+@pytest.fixture
+def sessions(started: list[R], here: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[R]]:
+    """Four R processes in this test's directory on a mount, which know nothing of other tests."""
+    while len(started) < 4:
+        started.append(R(tmp_path))
+    for session in started:
+        session.run(f'setwd("{here}")')
+    failed = request.session.testsfailed
+    yield started
+    if request.session.testsfailed > failed:
+        # Whatever they are at.
+        while started:
+            started.pop().close()
+    for session in started:
+        # What is mapped goes with its last name.
+        session.run('rm(list = ls()); invisible(gc()); setwd("/")')
 
 
 def make(session: R, options: str = "", rows: int = ROWS) -> None:
