@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -254,6 +255,38 @@ def test_what_another_mount_has_cut_off_is_never_read_as_zeros(here: Path, there
                 with open(there / "file", "rb", buffering=0) as reader:
                     writer.truncate(MIB)
                     assert reader.read() == pattern(1, 2 * MIB)[:MIB]
+
+
+# SEMANTICS 30.3
+@pytest.mark.alone(reason="leases end by time: a mount that gets no processor for most of a second is not waited for")
+def test_a_file_that_is_replaced_again_and_again_shows_no_zeros_between_two_changes(here: Path, there: Path) -> None:
+    """Reads that met the empty file leave nothing behind that is shown when it has bytes again."""
+    size, settled, read, zeros = 2 * 4096, [0], [0], [0]
+    (here / "file").write_bytes(bytes(size))
+    over = threading.Event()
+
+    def look() -> None:
+        with open(there / "file", "rb", buffering=0) as file:
+            while not over.is_set():
+                before = settled[0]
+                found = os.pread(file.fileno(), 2 * size, 0)
+                if before and settled[0] == before:
+                    read[0] += 1
+                    zeros[0] += b"\0" in found
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for turn in range(1, 501):
+        settled[0] = 0
+        (here / "file").write_bytes(bytes([turn % 250 + 1]) * size)
+        settled[0] = turn
+        time.sleep(0.004)
+    over.set()
+    for reader in readers:
+        reader.join()
+    assert read[0] > 100
+    assert zeros == [0], f"of {read[0]} reads"
 
 
 @contextmanager

@@ -4,11 +4,15 @@
 //! the file is, and a read that asked for that ends where the file ended before. When it asked cannot be told here: a question may have
 //! waited in the kernel while the drop went by, and an answer may have left and not be taken in. So a drop is remembered until
 //! the next answer, and an answer for a while; where the two meet, the kernel is shown the size alone ([`crate::Notifier::answering_size`]).
+//!
+//! It is the same where a read for pages is answered that there are none: a kernel that took the file for longer then takes it to end there, and
+//! ignores what it was answered beside that.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ramlace_sync::Mutex;
+use ramlace_sync::{Condvar, Mutex};
 
 /// Nodes that are remembered, at most.
 const NODES_MAX: usize = 65_536;
@@ -19,6 +23,8 @@ const TAKEN_IN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     state: Mutex<State>,
+    /// Notified when a read that found a file's end is over.
+    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -30,8 +36,10 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// It was told to drop something since the last answer.
+    /// It was told to drop something, or that the file ends, since the last answer that was shown.
     dropped: bool,
+    /// Reads that are about to be answered that the file ends before their pages.
+    ends: u32,
     /// The size that was answered last, and when.
     answered: Option<(u64, Instant)>,
     /// That size, as long as the kernel has none that is newer.
@@ -41,7 +49,7 @@ struct Node {
 impl State {
     fn node(&mut self, node: u64) -> Option<&mut Node> {
         if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&node) {
-            self.nodes.retain(|_, node| node.dropped);
+            self.nodes.retain(|_, node| node.dropped || node.ends > 0);
             if self.nodes.len() >= NODES_MAX {
                 return None;
             }
@@ -80,8 +88,40 @@ impl Dropped {
         let Some(node) = state.node(of) else { return true };
         node.answered = Some((size, Instant::now()));
         let shrinks = size < std::mem::replace(&mut node.last, size);
-        let is_dropped = std::mem::take(&mut node.dropped) || all;
-        is_dropped && !(shrinks && size <= rustix::param::page_size() as u64)
+        let is_dropped = node.dropped || node.ends > 0 || all;
+        let is_shown = is_dropped && size > 0 && !(shrinks && size <= rustix::param::page_size() as u64);
+        node.dropped &= !is_shown;
+        is_shown
+    }
+
+    /// A read for pages is about to be answered that the file ends before them; until what is returned is dropped.
+    fn begin_end(&self, of: u64) {
+        let mut state = self.state.lock();
+        if let Some(node) = state.dropped(of) {
+            node.ends += 1;
+        }
+    }
+
+    fn end_end(&self, of: u64) {
+        let mut state = self.state.lock();
+        if let Some(node) = state.dropped(of) {
+            node.ends = node.ends.saturating_sub(1);
+        }
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Waits until no such read is left, for this time at most.
+    pub(crate) fn await_ends(&self, of: u64, most: Duration) {
+        let until = Instant::now() + most;
+        let mut state = self.state.lock();
+        while state.nodes.get(&of).is_some_and(|node| node.ends > 0) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.ended.wait_timeout(state, left);
+        }
     }
 
     /// What was answered is no more: the file was cut here, or the kernel has forgotten it.
@@ -97,9 +137,50 @@ impl Dropped {
     }
 }
 
+/// A read whose answer tells the kernel that a file ends, until that was sent and its empty pages are dropped.
+#[derive(Debug)]
+pub struct AnsweringEnd {
+    dropped: Arc<Dropped>,
+    of: u64,
+}
+
+impl AnsweringEnd {
+    pub(crate) fn begin(dropped: &Arc<Dropped>, of: u64) -> AnsweringEnd {
+        dropped.begin_end(of);
+        AnsweringEnd { dropped: dropped.clone(), of }
+    }
+}
+
+impl Drop for AnsweringEnd {
+    fn drop(&mut self) {
+        self.dropped.end_end(self.of);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_beside_a_read_that_finds_the_files_end_is_shown() {
+        let dropped = Arc::new(Dropped::default());
+        assert!(!dropped.answer(7, 10));
+        let ending = AnsweringEnd::begin(&dropped, 7);
+        assert!(!dropped.answer(7, 0), "nothing can be shown of an empty file");
+        assert!(dropped.answer(7, 20) && dropped.answer(7, 20), "the read may be answered behind each");
+        drop(ending);
+        assert!(dropped.answer(7, 20), "its answer may not be taken in yet");
+        assert!(!dropped.answer(7, 20));
+        dropped.forget(7);
+        let ending = AnsweringEnd::begin(&dropped, 7);
+        dropped.await_ends(7, Duration::from_millis(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(ending));
+            dropped.await_ends(7, Duration::from_secs(60));
+        });
+        assert_eq!(dropped.state.lock().nodes[&7].ends, 0);
+        assert!(dropped.answer(7, 30));
+    }
 
     #[test]
     fn an_answer_is_shown_where_a_drop_may_have_come_before_it_or_behind() {

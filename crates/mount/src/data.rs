@@ -2,7 +2,7 @@
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, KeptRead, Pool, RecallsMade, acting_for};
-use ramlace_fuse::{Caller, Reply};
+use ramlace_fuse::{AnsweringEnd, Caller, Reply};
 use ramlace_wire::Mode;
 use ramlace_wire::chunk::Sought;
 
@@ -29,8 +29,8 @@ pub(crate) struct WriteFlags {
 /// The result of a read.
 pub(crate) struct Read {
     pub(crate) bytes: usize,
-    /// The kernel must not keep these pages of this file.
-    pub(crate) drops_pages_of: Option<InodeId>,
+    /// The kernel must not keep these pages of this file. They may lie behind its end.
+    pub(crate) drops: Option<(InodeId, ByteRange, Option<AnsweringEnd>)>,
 }
 
 /// The result of a write.
@@ -69,21 +69,32 @@ impl PoolFileSystem {
             ));
         }
         self.lost_stores.check(open.file.inode(), range)?;
-        let wanted = buffer.len();
-        let buffer = &mut buffer[..self.below_end(&open.file, range)];
+        let inode = open.file.inode();
         let Some(unique) = for_pages else {
-            let bytes = open.file.read_at(buffer, range.start)?;
-            return Ok(Read { bytes, drops_pages_of: None });
+            let below_end = self.below_end(&open.file, range);
+            let bytes = open.file.read_at(&mut buffer[..below_end], range.start)?;
+            return Ok(Read { bytes, drops: None });
         };
-        let read = self.read_current_pages(&open, buffer, range, unique)?;
-        if read.bytes == 0 && wanted > rustix::param::page_size() {
+        let mut read = self.read_current_pages(&open, buffer, range, unique)?;
+        let mut ends = None;
+        if !behind_last_page(range, read.bytes).is_empty() {
+            // It is read once more: the kernel may have been answered a larger size meanwhile. Under a lease of
+            // its attributes, which is recalled before others know that it is longer: the recall waits for these pages.
+            ends = Some(self.leases.answering_end(inode.0));
+            self.attributes(inode)?;
+            let again = self.read_current_pages(&open, buffer, range, unique)?;
+            read = KeptRead { repeated: read.repeated || again.repeated, ..again };
+        }
+        if read.bytes == 0 && range.length() > rustix::param::page_size() as u64 {
             // The kernel reads ahead behind the end, because it does not know yet that another mount has
             // truncated the file. It takes the place of such an answer for the file's end, and of several
             // that come out of order the wrong one: a program would read zeros up to there. After an error it
             // asks again, page by page.
             return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
         }
-        Ok(Read { bytes: read.bytes, drops_pages_of: read.repeated.then_some(open.file.inode()) })
+        let dropped = if read.repeated { range } else { behind_last_page(range, read.bytes) };
+        let drops = (!dropped.is_empty()).then_some((inode, dropped, ends));
+        Ok(Read { bytes: read.bytes, drops })
     }
 
     /// How many bytes of a range lie below the file's end, if a valid lease says where that is; then no home
@@ -117,6 +128,8 @@ impl PoolFileSystem {
         let mut repeated = false;
         let mut turn = 0;
         loop {
+            let below_end = self.below_end(file, range);
+            let buffer = &mut buffer[..below_end];
             let ended = self.pages.leases_ended(file.inode());
             let read = match mode {
                 Mode::Strict => self.read_pages_strictly(file, buffer, range, unique)?,
@@ -407,6 +420,14 @@ pub(crate) fn await_published(pool: &Pool, pages: &Pages, inode: InodeId) -> Res
 
 fn range_of(offset: u64, length: usize) -> ByteRange {
     ByteRange { start: offset, end: offset.saturating_add(length as u64) }
+}
+
+/// The pages of a read that lie behind the last one with bytes of the file. The kernel fills them with zeros, and may
+/// keep them if it does not know yet that the file ends before: no lease is about them, and nobody recalls them when the
+/// file grows.
+fn behind_last_page(range: ByteRange, bytes: usize) -> ByteRange {
+    let end = (range.start + bytes as u64).next_multiple_of(rustix::param::page_size() as u64);
+    ByteRange { start: end.min(range.end), end: range.end }
 }
 
 /// Whether one of these pages contains only zeros: it may have no memory.

@@ -289,8 +289,8 @@ impl PoolFileSystem {
         match self.read(handle, range, buffer, for_pages) {
             Ok(read) => {
                 reply.data(&buffer[..read.bytes]);
-                if let Some(inode) = read.drops_pages_of {
-                    self.droppers.drop_soon(inode, range);
+                if let Some((inode, pages, ends)) = read.drops {
+                    self.droppers.drop_soon(inode, pages, ends);
                 }
             }
             Err(error) => _ = reply.error(error.errno()),
