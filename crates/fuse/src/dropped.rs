@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ramlace_sync::{Condvar, Mutex};
+use ramlace_sync::Mutex;
 
 /// Nodes that are remembered, at most.
 const NODES_MAX: usize = 65_536;
@@ -23,8 +23,6 @@ const TAKEN_IN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     state: Mutex<State>,
-    /// Notified when a read that found a file's end is over.
-    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -107,21 +105,6 @@ impl Dropped {
         if let Some(node) = state.dropped(of) {
             node.ends = node.ends.saturating_sub(1);
         }
-        drop(state);
-        self.ended.notify_all();
-    }
-
-    /// Waits until no such read is left, for this time at most.
-    pub(crate) fn await_ends(&self, of: u64, most: Duration) {
-        let until = Instant::now() + most;
-        let mut state = self.state.lock();
-        while state.nodes.get(&of).is_some_and(|node| node.ends > 0) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            state = self.ended.wait_timeout(state, left);
-        }
     }
 
     /// What was answered is no more: the file was cut here, or the kernel has forgotten it.
@@ -137,7 +120,7 @@ impl Dropped {
     }
 }
 
-/// A read whose answer tells the kernel that a file ends, until that was sent and its empty pages are dropped.
+/// A read whose answer tells the kernel that a file ends, until that was sent.
 #[derive(Debug)]
 pub struct AnsweringEnd {
     dropped: Arc<Dropped>,
@@ -172,12 +155,7 @@ mod tests {
         assert!(dropped.answer(7, 20), "its answer may not be taken in yet");
         assert!(!dropped.answer(7, 20));
         dropped.forget(7);
-        let ending = AnsweringEnd::begin(&dropped, 7);
-        dropped.await_ends(7, Duration::from_millis(1));
-        std::thread::scope(|scope| {
-            scope.spawn(|| drop(ending));
-            dropped.await_ends(7, Duration::from_secs(60));
-        });
+        drop(AnsweringEnd::begin(&dropped, 7));
         assert_eq!(dropped.state.lock().nodes[&7].ends, 0);
         assert!(dropped.answer(7, 30));
     }

@@ -2,7 +2,6 @@
 
 use std::io::IoSlice;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use rustix::io::Errno;
@@ -85,16 +84,11 @@ impl Notifier {
     }
 
     /// A read for pages is about to be answered that the file ends before them: a kernel that takes it for longer believes that, and ignores what it
-    /// is answered meanwhile. Until what is returned is dropped, after the answer and when the empty pages are gone, sizes are shown as beside a drop. What the read found has to be
+    /// is answered meanwhile. Until what is returned is dropped, after the answer, sizes are shown as beside a drop. What the read found has to be
     /// found after this call: another answer may have been given before.
     #[must_use]
     pub fn answering_end(&self, node: u64) -> AnsweringEnd {
         AnsweringEnd::begin(&self.dropped, node)
-    }
-
-    /// Waits until what those reads have brought is gone, for this time at most.
-    pub fn await_ends(&self, node: u64, most: Duration) {
-        self.dropped.await_ends(node, most);
     }
 
     /// This program has changed the size itself: what was answered is no more.

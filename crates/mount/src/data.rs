@@ -29,8 +29,10 @@ pub(crate) struct WriteFlags {
 /// The result of a read.
 pub(crate) struct Read {
     pub(crate) bytes: usize,
-    /// The kernel must not keep these pages of this file. They may lie behind its end.
-    pub(crate) drops: Option<(InodeId, ByteRange, Option<AnsweringEnd>)>,
+    /// The kernel must not keep these pages of this file.
+    pub(crate) drops: Option<(InodeId, ByteRange)>,
+    /// The answer tells the kernel where the file ends; to be dropped behind it.
+    pub(crate) ends: Option<AnsweringEnd>,
 }
 
 /// The result of a write.
@@ -70,21 +72,12 @@ impl PoolFileSystem {
         }
         self.lost_stores.check(open.file.inode(), range)?;
         let inode = open.file.inode();
+        let below_end = self.below_end(&open.file, range);
         let Some(unique) = for_pages else {
-            let below_end = self.below_end(&open.file, range);
             let bytes = open.file.read_at(&mut buffer[..below_end], range.start)?;
-            return Ok(Read { bytes, drops: None });
+            return Ok(Read { bytes, drops: None, ends: None });
         };
-        let mut read = self.read_current_pages(&open, buffer, range, unique)?;
-        let mut ends = None;
-        if !behind_last_page(range, read.bytes).is_empty() {
-            // It is read once more: the kernel may have been answered a larger size meanwhile. Under a lease of
-            // its attributes, which is recalled before others know that it is longer: the recall waits for these pages.
-            ends = Some(self.leases.answering_end(inode.0));
-            self.attributes(inode)?;
-            let again = self.read_current_pages(&open, buffer, range, unique)?;
-            read = KeptRead { repeated: read.repeated || again.repeated, ..again };
-        }
+        let read = self.read_current_pages(&open, &mut buffer[..below_end], range, unique)?;
         if read.bytes == 0 && range.length() > rustix::param::page_size() as u64 {
             // The kernel reads ahead behind the end, because it does not know yet that another mount has
             // truncated the file. It takes the place of such an answer for the file's end, and of several
@@ -92,9 +85,21 @@ impl PoolFileSystem {
             // asks again, page by page.
             return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
         }
-        let dropped = if read.repeated { range } else { behind_last_page(range, read.bytes) };
-        let drops = (!dropped.is_empty()).then_some((inode, dropped, ends));
-        Ok(Read { bytes: read.bytes, drops })
+        let behind = behind_last_page(range, read.bytes);
+        if behind.is_empty() {
+            return Ok(Read { bytes: read.bytes, drops: read.repeated.then_some((inode, range)), ends: None });
+        }
+        // It is read once more, and its home asked: the kernel may have been answered a larger size meanwhile, and what
+        // makes the file longer from here on recalls these pages.
+        let ends = self.leases.answering_end(inode.0);
+        if open.mode != Mode::Strict {
+            open.file.keep_behind(behind)?;
+        }
+        let again = self.read_current_pages(&open, buffer, range, unique)?;
+        let is_repeated = read.repeated || again.repeated;
+        let dropped = if is_repeated { range } else { behind_last_page(range, again.bytes) };
+        let drops = (!dropped.is_empty()).then_some((inode, dropped));
+        Ok(Read { bytes: again.bytes, drops, ends: Some(ends) })
     }
 
     /// How many bytes of a range lie below the file's end, if a valid lease says where that is; then no home
@@ -128,8 +133,6 @@ impl PoolFileSystem {
         let mut repeated = false;
         let mut turn = 0;
         loop {
-            let below_end = self.below_end(file, range);
-            let buffer = &mut buffer[..below_end];
             let ended = self.pages.leases_ended(file.inode());
             let read = match mode {
                 Mode::Strict => self.read_pages_strictly(file, buffer, range, unique)?,
@@ -423,8 +426,7 @@ fn range_of(offset: u64, length: usize) -> ByteRange {
 }
 
 /// The pages of a read that lie behind the last one with bytes of the file. The kernel fills them with zeros, and may
-/// keep them if it does not know yet that the file ends before: no lease is about them, and nobody recalls them when the
-/// file grows.
+/// keep them if it does not know yet that the file ends before.
 fn behind_last_page(range: ByteRange, bytes: usize) -> ByteRange {
     let end = (range.start + bytes as u64).next_multiple_of(rustix::param::page_size() as u64);
     ByteRange { start: end.min(range.end), end: range.end }

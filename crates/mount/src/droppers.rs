@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, InodeId, Result, ServerId};
 use ramlace_client::{DataLeases, DataRecall, Pool};
-use ramlace_fuse::{AnsweringEnd, Notifier};
+use ramlace_fuse::Notifier;
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Mode;
 
@@ -102,13 +102,9 @@ impl Droppers {
         Owed(Arc::downgrade(&self.shared))
     }
 
-    /// Drops pages soon. `ends`: they lie behind the file's end; who waits for that waits until they are gone.
-    pub(crate) fn drop_soon(&self, inode: InodeId, range: ByteRange, ends: Option<AnsweringEnd>) {
-        let whom = match ends {
-            None => For::Nobody,
-            Some(ends) => For::Waiting(Box::new(move || drop(ends)) as Then, WAITING_MILLIS_MAX),
-        };
-        self.shared.want([(Wanted { inode, parts: vec![range] }, whom)]);
+    /// Drops pages soon.
+    pub(crate) fn drop_soon(&self, inode: InodeId, range: ByteRange) {
+        self.shared.want([(Wanted { inode, parts: vec![range] }, For::Nobody)]);
     }
 
     /// Drops the pages of a write, and calls `then` when they are gone; or after a while, if the kernel may

@@ -289,8 +289,9 @@ impl PoolFileSystem {
         match self.read(handle, range, buffer, for_pages) {
             Ok(read) => {
                 reply.data(&buffer[..read.bytes]);
-                if let Some((inode, pages, ends)) = read.drops {
-                    self.droppers.drop_soon(inode, pages, ends);
+                drop(read.ends);
+                if let Some((inode, pages)) = read.drops {
+                    self.droppers.drop_soon(inode, pages);
                 }
             }
             Err(error) => _ = reply.error(error.errno()),

@@ -31,8 +31,6 @@ use crate::told::Told;
 /// How long attributes without a lease may be used, when each walk has to ask for each name and for what it
 /// leads to: for the checks of rights during that walk (the kernel rounds up to a tick).
 const ONE_WALK: Duration = Duration::from_millis(1);
-/// How long a recall waits for pages without bytes of the file, whose drop is under way: as long as its server waits.
-const EMPTY_PAGES: Duration = Duration::from_millis(limits::LEASE_MILLIS + limits::LEASE_MARGIN_MILLIS);
 /// The pause before the kernel is notified again of an inode that it does not know yet.
 const PAUSE: Duration = Duration::from_micros(500);
 
@@ -364,10 +362,6 @@ impl Leases {
             subjects.filter_map(recalled).collect()
         };
         self.drop_given(given);
-        for recall in recalls.iter().filter(|recall| recall.what == Leased::Attributes) {
-            // Others are about to be told that the file is longer: pages that were read behind its end go first.
-            self.notifier.await_ends(recall.inode.0, EMPTY_PAGES);
-        }
     }
 
     /// A change of this mount's was not answered in time, and may still be done: servers count this mount as
@@ -409,8 +403,7 @@ impl Leases {
         self.notifier.answering_size(node, size);
     }
 
-    /// The reply to a read is about to tell the kernel that the file ends; to be dropped when the pages behind the end
-    /// are.
+    /// The reply to a read is about to tell the kernel that the file ends; to be dropped behind it.
     pub(crate) fn answering_end(&self, node: u64) -> AnsweringEnd {
         self.notifier.answering_end(node)
     }

@@ -5,8 +5,8 @@
 
 use std::cell::RefCell;
 
-use ramlace_base::Result;
-use ramlace_wire::chunk::Keep;
+use ramlace_base::{ByteRange, Result};
+use ramlace_wire::chunk::{Keep, ReadChunk};
 
 use crate::bytes::file::File;
 use crate::bytes::memory::Memory;
@@ -19,6 +19,28 @@ impl File {
     /// them.
     pub fn read_keeping(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
         self.read_kept(Direction::Read, Keep::Share, buffer, offset)
+    }
+
+    /// A kernel will cache pages that lie behind the end of the file, as zeros: others recall them when the file grows
+    /// over them. Not for strict mounts, nor for bytes that live with the inode: a read for pages has a lease on all of
+    /// them.
+    pub fn keep_behind(&self, range: ByteRange) -> Result<()> {
+        let handle = self.handle()?;
+        let (session, layout, noted) = (&handle.session, self.layout(), Noted::default());
+        let pages = Pages::Keep(Keep::Share, &noted);
+        let ask = |size| {
+            let transfer = self.transfer_of(pages, handle, size, Direction::Read, Memory::none());
+            let meets = |lane: &u16| !ramlace_layout::lane_span(layout, *lane, range).is_empty();
+            for lane in (0..layout.width).filter(meets).filter(|_| !handle.open.is_inline()) {
+                // No bytes: the whole lane, of which nothing counts as read anew.
+                let target = transfer.target(lane)?;
+                let request = ReadChunk { target, offset: 0, length: 0, keep: Keep::Share, take: false };
+                session.hear_of_pages(target.slot, pages)?;
+                session.ask(target.slot, &request, session.deadline())?;
+            }
+            Ok(())
+        };
+        self.with_size(handle, ask).map_err(|error| self.tell(error))
     }
 
     /// The same for the library's cache; `noted` records how the bytes were read.
