@@ -258,7 +258,6 @@ def test_what_another_mount_has_cut_off_is_never_read_as_zeros(here: Path, there
 
 
 # SEMANTICS 30.3
-@pytest.mark.alone(reason="leases end by time: a mount that gets no processor for most of a second is not waited for")
 def test_a_file_that_is_replaced_again_and_again_shows_no_zeros_between_two_changes(here: Path, there: Path) -> None:
     """Reads that met the empty file leave nothing behind that is shown when it has bytes again."""
     size, settled, read, zeros = 2 * 4096, [0], [0], [0]
