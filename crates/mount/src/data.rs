@@ -87,7 +87,11 @@ impl PoolFileSystem {
         }
         let behind = behind_last_page(range, read.bytes);
         if behind.is_empty() {
-            return Ok(Read { bytes: read.bytes, drops: read.repeated.then_some((inode, range)), ends: None });
+            return Ok(Read {
+                bytes: read.bytes,
+                drops: read.repeated.then_some((inode, range)),
+                ends: None,
+            });
         }
         // It is read once more, and its home asked: the kernel may have been answered a larger size meanwhile, and what
         // makes the file longer from here on recalls these pages.
