@@ -21,7 +21,7 @@ import pytest
 
 from groups import control_group
 from litmus import COHERENT, LONG, OPTIONS, RELAXED, STRICT
-from mount import REFRESH, Mount
+from mount import REFRESH, Mount, Program
 from pool import MIB, Pool, eventually
 
 pytestmark = pytest.mark.both
@@ -206,6 +206,34 @@ def test_a_read_goes_to_the_end_whatever_is_dropped_while_it_asks_for_that(
             pair.set_free()
             assert len(read) == size, turn
             assert read[-100:] == b"x" * 100, turn
+
+
+# SEMANTICS 114.4
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("mode", [COHERENT, STRICT])
+def test_a_mapping_reaches_as_far_as_a_program_has_heard_whatever_is_dropped_while_it_asks(
+    pairs: dict[str, Pair], place: str, mode: str, moment: str
+) -> None:
+    """What the kernel answers to `fstat` counts for loads too."""
+    pair = pairs[mode]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    size = 64 * PAGE
+    here.write_bytes(b"a" * size)
+    start = f"file = os.open({str(there)!r}, os.O_RDWR)\nview = mmap.mmap(file, 0)"
+    with here.open("r+b", buffering=0) as writer, Program(start) as program:
+        for turn in range(3):
+            os.truncate(here, 2 * PAGE)
+            assert program.ask("os.fstat(file).st_size, view[0]") == (2 * PAGE, b"ab"[turn > 0])
+            os.truncate(here, size)
+            pair.delays[1].set({SIZE: (300, 0) if moment == "before" else (0, 300)})
+            # A page that the other kernel has.
+            meanwhile = threading.Timer(0.1, os.pwrite, (writer.fileno(), b"b", 0))
+            meanwhile.start()
+            program.run("size = os.fstat(file).st_size")
+            meanwhile.join()
+            pair.set_free()
+            assert program.ask("size") == size
+            assert program.ask("view[size - 1]") == 0, turn
 
 
 # SEMANTICS 114.5

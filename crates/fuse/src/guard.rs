@@ -29,7 +29,7 @@ use crate::porter::Porter;
 /// Longest message that goes by way of a guard.
 pub const MESSAGE_BYTES_MAX: usize = 8192;
 /// How long a thread waits that must not wait for pages.
-const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Guards that are started for one message.
 const ATTEMPTS_MAX: usize = 3;
 

@@ -150,10 +150,10 @@ impl PoolFileSystem {
             }
             Operation::FsyncDirectory { .. } => done(reply, self.raw().keep_promises(inode)),
             Operation::SyncFs => done(reply, self.raw().keep_all_promises()),
-            Operation::GetAttributes { handle } => {
+            Operation::GetAttributes { .. } => {
                 answer(reply, self.attributes(inode), |reply, (attributes, valid)| {
-                    // The kernel asks by a descriptor when a program reads, seeks or the like.
-                    if handle.is_some_and(|number| self.handles.get(number).is_ok_and(|open| !open.handed)) {
+                    // Without a descriptor it asks for an `fstat` too, and who has mapped the file goes by the answer.
+                    if self.handles.is_cached(inode) {
                         self.leases.answering_size(request.node, attributes.size);
                     }
                     reply.attributes(&attributes, valid)

@@ -110,6 +110,8 @@ pub(crate) struct Handles {
 #[derive(Default)]
 struct Table {
     open: HashMap<u64, Arc<OpenFile>>,
+    /// How often inodes are open of which the kernel keeps pages.
+    cached: HashMap<InodeId, usize>,
     /// Inodes that are open for writing.
     writers: HashMap<InodeId, Written>,
     last: u64,
@@ -152,6 +154,9 @@ impl Handles {
     /// Adds a file for which its home has returned these attributes after `since`.
     pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes, since: HolesMade) -> u64 {
         let mut table = self.table.write();
+        if !file.handed {
+            *table.cached.entry(file.file.inode()).or_default() += 1;
+        }
         if file.file.rights().write {
             let whole_to = if table.holes_made == since { whole_to(attributes) } else { 0 };
             let new = || Written { opens: 0, set_id: false, xattrs: false, whole_to };
@@ -176,6 +181,14 @@ impl Handles {
         let mut table = self.table.write();
         let file = table.open.remove(&number)?;
         let inode = file.file.inode();
+        if !file.handed
+            && let Some(opens) = table.cached.get_mut(&inode)
+        {
+            *opens -= 1;
+            if *opens == 0 {
+                table.cached.remove(&inode);
+            }
+        }
         if file.file.rights().write
             && let Some(writers) = table.writers.get_mut(&inode)
         {
@@ -185,6 +198,11 @@ impl Handles {
             }
         }
         Some(file)
+    }
+
+    /// Whether programs here may read or map pages of the kernel's of this inode.
+    pub(crate) fn is_cached(&self, inode: InodeId) -> bool {
+        self.table.read().cached.contains_key(&inode)
     }
 
     /// The kernel is told these attributes.

@@ -31,7 +31,7 @@ typedef _Atomic uint64_t cell;
 
 /* What the crew of a test shares beside the file. */
 struct shared {
-    atomic_int is_over;
+    atomic_int is_over, has_failed;
     atomic_uint arrived, round;
     uint64_t seen[CREW_MAX][SEEN_MAX];
 };
@@ -49,17 +49,25 @@ static int publishes, refreshes;
 static const char *paths[3];
 static int machines;
 
+/* The others do not wait for who has failed. */
+static void give_up(int status)
+{
+    if (shared)
+        atomic_store(&shared->has_failed, 1);
+    _exit(status);
+}
+
 static void fail(const char *what)
 {
     fprintf(stderr, "%s: %s\n", what, strerror(errno));
-    exit(1);
+    give_up(1);
 }
 
 static void check(int holds, const char *what)
 {
     if (!holds) {
         fprintf(stderr, "wrong: %s\n", what);
-        exit(3);
+        give_up(3);
     }
 }
 
@@ -71,8 +79,11 @@ static void together(void)
         atomic_store(&shared->arrived, 0);
         atomic_store(&shared->round, round + 1);
     } else {
-        while (atomic_load(&shared->round) == round)
+        while (atomic_load(&shared->round) == round) {
+            if (atomic_load(&shared->has_failed))
+                give_up(5);
             sched_yield();
+        }
     }
 }
 
@@ -223,9 +234,13 @@ static volatile sig_atomic_t may_be_gone;
 
 static void is_gone(int signal)
 {
+    static const char said[] = "SIGBUS: a page is gone that none has cut off\n";
     (void)signal;
-    if (!may_be_gone)
-        _exit(4);
+    if (!may_be_gone) {
+        if (write(STDERR_FILENO, said, sizeof said - 1) < 0)
+            give_up(4);
+        give_up(4);
+    }
     siglongjmp(gone, 1);
 }
 
