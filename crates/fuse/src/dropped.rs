@@ -7,6 +7,8 @@
 //!
 //! It is the same where a read for pages is answered that there are none: a kernel that took the file for longer then takes it to end there, and
 //! ignores what it was answered beside that.
+//!
+//! Whoever is answered while the size is being shown does not go on before it was: the kernel ignores that answer, too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,8 +36,10 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// It was told to drop something, or that the file ends, since the last answer that was shown.
-    dropped: bool,
+    /// How often it was told to drop something, or that the file ends.
+    drops: u64,
+    /// How many of these were over when the last answer that was shown began to be.
+    shown: u64,
     /// Reads that are about to be answered that the file ends before their pages.
     ends: u32,
     /// The size that was answered last, and when.
@@ -44,10 +48,16 @@ struct Node {
     last: u64,
 }
 
+impl Node {
+    fn is_dropped(&self) -> bool {
+        self.drops != self.shown || self.ends > 0
+    }
+}
+
 impl State {
     fn node(&mut self, node: u64) -> Option<&mut Node> {
         if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&node) {
-            self.nodes.retain(|_, node| node.dropped || node.ends > 0);
+            self.nodes.retain(|_, node| node.is_dropped());
             if self.nodes.len() >= NODES_MAX {
                 return None;
             }
@@ -60,7 +70,7 @@ impl State {
             self.all = true;
         }
         let node = self.nodes.get_mut(&node)?;
-        node.dropped = true;
+        node.drops += 1;
         Some(node)
     }
 }
@@ -78,18 +88,23 @@ impl Dropped {
         self.state.lock().dropped(of);
     }
 
-    /// The kernel is about to be answered. Whether it is to be shown the size before: a size that shrinks cannot be shown, and its page is left
-    /// alone where it is the only one.
-    pub(crate) fn answer(&self, of: u64, size: u64) -> bool {
+    /// The kernel is about to be answered. What is to be passed to [`Dropped::shown`] when it was shown the size before; a size that shrinks cannot
+    /// be shown, and its page is left alone where it is the only one.
+    pub(crate) fn answer(&self, of: u64, size: u64) -> Option<u64> {
         let mut state = self.state.lock();
         let all = state.all;
-        let Some(node) = state.node(of) else { return true };
+        let Some(node) = state.node(of) else { return Some(0) };
         node.answered = Some((size, Instant::now()));
         let shrinks = size < std::mem::replace(&mut node.last, size);
-        let is_dropped = node.dropped || node.ends > 0 || all;
-        let is_shown = is_dropped && size > 0 && !(shrinks && size <= rustix::param::page_size() as u64);
-        node.dropped &= !is_shown;
-        is_shown
+        let is_shown = size > 0 && !(shrinks && size <= rustix::param::page_size() as u64);
+        ((node.is_dropped() || all) && is_shown).then_some(node.drops)
+    }
+
+    /// The kernel was shown the size. Until then others are not answered without it.
+    pub(crate) fn shown(&self, of: u64, drops: u64) {
+        if let Some(node) = self.state.lock().nodes.get_mut(&of) {
+            node.shown = node.shown.max(drops).min(node.drops);
+        }
     }
 
     /// A read for pages is about to be answered that the file ends before them; until what is returned is dropped.
@@ -144,34 +159,60 @@ impl Drop for AnsweringEnd {
 mod tests {
     use super::*;
 
+    /// Whether the kernel is shown the size.
+    fn shows(dropped: &Dropped, of: u64, size: u64) -> bool {
+        let drops = dropped.answer(of, size);
+        drops.inspect(|drops| dropped.shown(of, *drops)).is_some()
+    }
+
     #[test]
     fn an_answer_beside_a_read_that_finds_the_files_end_is_shown() {
         let dropped = Arc::new(Dropped::default());
-        assert!(!dropped.answer(7, 10));
+        assert!(!shows(&dropped, 7, 10));
         let ending = AnsweringEnd::begin(&dropped, 7);
-        assert!(!dropped.answer(7, 0), "nothing can be shown of an empty file");
-        assert!(dropped.answer(7, 20) && dropped.answer(7, 20), "the read may be answered behind each");
+        assert!(!shows(&dropped, 7, 0), "nothing can be shown of an empty file");
+        assert!(shows(&dropped, 7, 20) && shows(&dropped, 7, 20), "the read may be answered behind each");
         drop(ending);
-        assert!(dropped.answer(7, 20), "its answer may not be taken in yet");
-        assert!(!dropped.answer(7, 20));
+        assert!(shows(&dropped, 7, 20), "its answer may not be taken in yet");
+        assert!(!shows(&dropped, 7, 20));
         dropped.forget(7);
         drop(AnsweringEnd::begin(&dropped, 7));
         assert_eq!(dropped.state.lock().nodes[&7].ends, 0);
-        assert!(dropped.answer(7, 30));
+        assert!(shows(&dropped, 7, 30));
+    }
+
+    // SEMANTICS 114.4
+    #[test]
+    fn nobody_is_answered_while_the_size_is_still_to_be_shown_to_another() {
+        let dropped = Dropped::default();
+        dropped.end(7);
+        let first = dropped.answer(7, 10).unwrap();
+        let second = dropped.answer(7, 10).expect("the first has not shown it yet");
+        dropped.end(7);
+        dropped.shown(7, first);
+        dropped.shown(7, second);
+        assert!(shows(&dropped, 7, 10), "there was a drop meanwhile");
+        assert!(!shows(&dropped, 7, 10));
+        dropped.forget(7);
+        dropped.shown(7, 5);
+        dropped.end(7);
+        dropped.shown(7, 5);
+        dropped.end(7);
+        assert!(shows(&dropped, 7, 10), "what was shown before it was forgotten does not count");
     }
 
     #[test]
     fn an_answer_is_shown_where_a_drop_may_have_come_before_it_or_behind() {
         let dropped = Dropped::default();
-        assert!(!dropped.answer(7, 10), "nothing was dropped");
+        assert!(!shows(&dropped, 7, 10), "nothing was dropped");
         assert_eq!(dropped.begin(7), Some(10), "it may be on its way");
         dropped.end(7);
         assert_eq!(dropped.begin(7), None, "it was shown");
-        assert!(dropped.answer(7, 20) && !dropped.answer(7, 20));
+        assert!(shows(&dropped, 7, 20) && !shows(&dropped, 7, 20));
         dropped.forget_answer(7);
         assert_eq!(dropped.begin(7), None);
         dropped.forget(7);
-        assert!(!dropped.answer(7, 30));
+        assert!(!shows(&dropped, 7, 30));
         let long_ago = Instant::now() - TAKEN_IN;
         dropped.state.lock().nodes.get_mut(&7).unwrap().answered = Some((30, long_ago));
         assert_eq!(dropped.begin(7), None, "it was taken in");
@@ -182,25 +223,25 @@ mod tests {
     fn a_small_file_that_shrinks_is_not_shown() {
         let dropped = Dropped::default();
         let page = rustix::param::page_size() as u64;
-        assert!(!dropped.answer(7, 10 * page));
+        assert!(!shows(&dropped, 7, 10 * page));
         dropped.end(7);
-        assert!(dropped.answer(7, 9 * page));
+        assert!(shows(&dropped, 7, 9 * page));
         dropped.end(7);
-        assert!(!dropped.answer(7, 10));
+        assert!(!shows(&dropped, 7, 10));
         dropped.end(7);
-        assert!(dropped.answer(7, 20), "it grows");
+        assert!(shows(&dropped, 7, 20), "it grows");
         dropped.forget_answer(7);
         dropped.end(7);
-        assert!(dropped.answer(7, 10), "its kernel knew that it shrinks");
+        assert!(shows(&dropped, 7, 10), "its kernel knew that it shrinks");
     }
 
     #[test]
     fn beyond_the_limit_any_node_may_have_been_dropped() {
         let dropped = Dropped::default();
-        (0..NODES_MAX as u64).for_each(|node| assert!(!dropped.answer(node, 1)));
+        (0..NODES_MAX as u64).for_each(|node| assert!(!shows(&dropped, node, 1)));
         assert_eq!(dropped.begin(1 << 40), None);
         assert_eq!(dropped.state.lock().nodes.len(), 1, "answers make room");
         (0..NODES_MAX as u64).for_each(|node| dropped.end(node));
-        assert!(dropped.answer(1 << 41, 1) && dropped.answer(1 << 42, 1));
+        assert!(shows(&dropped, 1 << 41, 1) && shows(&dropped, 1 << 42, 1));
     }
 }

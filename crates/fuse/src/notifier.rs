@@ -78,8 +78,9 @@ impl Notifier {
     /// since it asked, for which it ignores the answer: without it a read would end where the file ended before. Unlike the others this may be
     /// called by a handler: it waits for a moment at most.
     pub fn answering_size(&self, node: u64, size: u64) {
-        if self.dropped.answer(node, size) {
+        if let Some(drops) = self.dropped.answer(node, size) {
             self.show_size(node, size);
+            self.dropped.shown(node, drops);
         }
     }
 

@@ -273,7 +273,7 @@ impl PoolFileSystem {
             self.pages.left_out_is_written(inode, &request);
         }
         let written = written?;
-        let suspect = self.pages.wrote_through(inode, file.layout(), range, unique);
+        let suspect = self.pages.wrote_through(inode, file.layout(), range, (unique, &request));
         Ok(Written { bytes: written, suspect, request: Some(request) })
     }
 

@@ -15,7 +15,10 @@ use ramlace_wire::Mode;
 
 use crate::modes::Modes;
 use crate::pages::{Pages, Suspect, WHOLE};
-use crate::recalls::{Drops, Effect, For, HOLDER_WAITS_MILLIS_MAX, WAITING_MILLIS_MAX, Wanted};
+use crate::reads::Held;
+use crate::recalls::{
+    Drops, Effect, For, HOLDER_WAITS_MILLIS_MAX, UNLIKELY_HOLDER_WAITS_MILLIS_MAX, WAITING_MILLIS_MAX, Wanted,
+};
 use crate::strict::StrictReads;
 
 /// Threads that are started at once when a server has restarted.
@@ -109,18 +112,20 @@ impl Droppers {
 
     /// Drops the pages of a write, and calls `then` when they are gone; or after a while, if the kernel may
     /// hold one of them until then: the last one.
-    pub(crate) fn drop_then(&self, inode: InodeId, Suspect { range, unlocked }: Suspect, then: Then) {
+    pub(crate) fn drop_then(&self, inode: InodeId, Suspect { range, held }: Suspect, then: Then) {
         let drop_of = move |part| Wanted { inode, parts: vec![part] };
-        if unlocked {
-            return self.shared.want([(drop_of(range), For::Waiting(then, WAITING_MILLIS_MAX))]);
-        }
+        let millis = match held {
+            Held::No => return self.shared.want([(drop_of(range), For::Waiting(then, WAITING_MILLIS_MAX))]),
+            Held::Hardly => UNLIKELY_HOLDER_WAITS_MILLIS_MAX,
+            Held::Perhaps => HOLDER_WAITS_MILLIS_MAX,
+        };
         let (before, last) = last_page_of(range);
         if before.is_empty() {
-            return self.shared.want([(drop_of(last), For::Waiting(then, HOLDER_WAITS_MILLIS_MAX))]);
+            return self.shared.want([(drop_of(last), For::Waiting(then, millis))]);
         }
         let shared = self.shared.clone();
         let behind: Then = Box::new(move || {
-            shared.want([(drop_of(last), For::Waiting(then, HOLDER_WAITS_MILLIS_MAX))]);
+            shared.want([(drop_of(last), For::Waiting(then, millis))]);
         });
         self.shared.want([(drop_of(before), For::Waiting(behind, WAITING_MILLIS_MAX))]);
     }

@@ -19,7 +19,7 @@ use ramlace_client::RecallsMade;
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Layout;
 
-use crate::reads::Reads;
+use crate::reads::{Held, Reads};
 use crate::under_way::{Kind, LeftOut, UnderWay};
 
 /// A range of a lane is dropped exactly if it consists of at most so many parts of the file, and otherwise as
@@ -67,8 +67,8 @@ struct File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Suspect {
     pub(crate) range: ByteRange,
-    /// The kernel holds no lock on these pages until the write is answered.
-    pub(crate) unlocked: bool,
+    /// Whether the kernel holds a lock on the last of these pages until the write is answered.
+    pub(crate) held: Held,
 }
 
 /// A drop under way in the kernel, until this is dropped.
@@ -105,6 +105,8 @@ pub(crate) struct Request {
     pages: Arc<Pages>,
     inode: InodeId,
     number: u64,
+    /// The number of drops of the file that had begun before.
+    drops_begun: u64,
 }
 
 impl Drop for Request {
@@ -133,7 +135,8 @@ impl Pages {
         let file = table.files.entry(inode).or_default();
         file.layout.get_or_insert(*layout);
         if file.may_have_been_dropped() {
-            file.read.note(range, unique);
+            let drops_over = (file.drops_over == file.drops_begun).then_some(file.drops_over);
+            file.read.note(range, unique, drops_over);
         }
         request
     }
@@ -197,8 +200,10 @@ impl Pages {
         let mut table = self.lock();
         table.requests += 1;
         let number = table.requests;
-        table.files.entry(inode).or_default().under_way.begin(number, kind, range);
-        (Request { pages: self.clone(), inode, number }, table)
+        let file = table.files.entry(inode).or_default();
+        file.under_way.begin(number, kind, range);
+        let drops_begun = file.drops_begun;
+        (Request { pages: self.clone(), inode, number, drops_begun }, table)
     }
 
     /// Waits for earlier requests of a kind that touch the same pages.
@@ -235,7 +240,7 @@ impl Pages {
         inode: InodeId,
         layout: &Layout,
         range: ByteRange,
-        unique: u64,
+        (unique, request): (u64, &Request),
     ) -> Option<Suspect> {
         let mut table = self.lock();
         let before = table.requests + 1;
@@ -248,7 +253,7 @@ impl Pages {
             file.settle();
         }
         let file = table.files.get(&inode).filter(|_| suspect)?;
-        Some(Suspect { range, unlocked: file.read.show_unlocked(range, unique) })
+        Some(Suspect { range, held: file.read.hold(range, unique, request.drops_begun) })
     }
 
     /// A write through pages is answered now that its pages were dropped.
@@ -414,7 +419,8 @@ mod tests {
 
     /// Writes a page; returns whether it has to be dropped.
     fn write(pages: &Arc<Pages>, at: u64) -> bool {
-        let suspect = pages.wrote_through(FILE, &layout(1), page(at), 1).is_some();
+        let request = pages.begin_through(FILE, page(at));
+        let suspect = pages.wrote_through(FILE, &layout(1), page(at), (1, &request)).is_some();
         if suspect {
             pages.settle(FILE);
         }
@@ -554,9 +560,9 @@ mod tests {
         read(&pages, 0);
         assert_eq!(back(&pages, 0).1, [range(0, 100), range(200, PAGE)]);
         assert_eq!(back(&pages, 1).1, [page(1)]);
-        let suspect = Suspect { range: middle, unlocked: false };
+        let suspect = Suspect { range: middle, held: Held::Perhaps };
         assert_eq!(
-            pages.wrote_through(FILE, &layout(1), middle, 2),
+            pages.wrote_through(FILE, &layout(1), middle, (2, &write)),
             Some(suspect),
             "the page was read before"
         );

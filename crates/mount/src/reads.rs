@@ -17,13 +17,31 @@ const PAGES_MAX: usize = 512;
 pub(crate) struct Reads {
     ranges: Vec<ByteRange>,
     /// The newest request, by the page's number.
-    newest: HashMap<u64, u64>,
+    newest: HashMap<u64, Newest>,
+}
+
+/// The newest request that reads a page, and how many drops of the file were over when it arrived, if none was under
+/// way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Newest {
+    unique: u64,
+    drops_over: Option<u64>,
+}
+
+/// Whether the kernel holds the lock of the last page of a write until that is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It does not.
+    No,
+    /// Only if it has dropped the page by itself, because it needed memory.
+    Hardly,
+    Perhaps,
 }
 
 impl Reads {
     /// Notes one more range; if there are too many, extends the last one. `unique`: the request's number, if
-    /// programs may be writing.
-    pub(crate) fn note(&mut self, range: ByteRange, unique: Option<u64>) {
+    /// programs may be writing. `drops_over`: so many drops of the file are over, and none is under way.
+    pub(crate) fn note(&mut self, range: ByteRange, unique: Option<u64>, drops_over: Option<u64>) {
         let is_full = self.ranges.len() >= RANGES_MAX;
         match self.ranges.last_mut() {
             Some(last) if is_full || ranges_touch(*last, range) => {
@@ -37,7 +55,9 @@ impl Reads {
                 return;
             }
             let newest = self.newest.entry(page).or_default();
-            *newest = unique.max(*newest);
+            if unique > newest.unique {
+                *newest = Newest { unique, drops_over };
+            }
         }
     }
 
@@ -46,14 +66,21 @@ impl Reads {
         self.ranges.iter().any(|other| !other.intersection(range).is_empty())
     }
 
-    /// Whether the kernel certainly does not hold the lock of the last page of an unanswered write with this
-    /// number. It holds a page that the write does not fill, and reads no page that it holds: so a later read
-    /// request shows that it does not.
-    pub(crate) fn show_unlocked(&self, range: ByteRange, unique: u64) -> bool {
-        let Some(last) = pages_of(range).last() else { return true };
+    /// Whether the kernel holds the lock of the last page of an unanswered write with this number, for which so many
+    /// drops had begun when it arrived. It holds a page that the write does not fill and that was not there, and
+    /// reads no page that it holds. So a later read shows that it does not; and an earlier one has brought the
+    /// page, which is there unless it was dropped in between.
+    pub(crate) fn hold(&self, range: ByteRange, unique: u64, drops_begun: u64) -> Held {
+        let Some(last) = pages_of(range).last() else { return Held::No };
         let page = rustix::param::page_size() as u64;
-        let fills = range.start <= last * page && range.end == (last + 1) * page;
-        fills || self.newest.get(&last).is_some_and(|read| *read > unique)
+        if range.start <= last * page && range.end == (last + 1) * page {
+            return Held::No;
+        }
+        match self.newest.get(&last) {
+            Some(read) if read.unique > unique => Held::No,
+            Some(read) if read.drops_over == Some(drops_begun) => Held::Hardly,
+            _ => Held::Perhaps,
+        }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -86,11 +113,11 @@ mod tests {
     fn many_reads_are_noted_as_fewer_longer_ones() {
         let mut reads = Reads::default();
         for at in 0..100 {
-            reads.note(range(2 * at * PAGE, (2 * at + 1) * PAGE), Some(at));
+            reads.note(range(2 * at * PAGE, (2 * at + 1) * PAGE), Some(at), None);
         }
         assert!(reads.ranges.len() <= RANGES_MAX);
         assert!(reads.meet(range(198 * PAGE, 198 * PAGE + 1)), "the last one");
-        reads.note(range(0, 2 * PAGES_MAX as u64 * PAGE), Some(1));
+        reads.note(range(0, 2 * PAGES_MAX as u64 * PAGE), Some(1), None);
         assert_eq!(reads.newest.len(), PAGES_MAX);
         reads.clear();
         assert!(!reads.meet(range(0, u64::MAX)));
@@ -100,15 +127,19 @@ mod tests {
     #[test]
     fn a_page_that_was_read_behind_a_write_is_not_held_by_it() {
         let mut reads = Reads::default();
-        reads.note(range(0, 2 * PAGE), Some(10));
-        assert!(reads.show_unlocked(range(100, PAGE + 8), 8));
-        assert!(!reads.show_unlocked(range(100, PAGE + 8), 12), "it was read before");
-        assert!(!reads.show_unlocked(range(PAGE, 2 * PAGE + 8), 8), "the last page alone counts");
-        assert!(reads.show_unlocked(range(100, 2 * PAGE), 12), "it fills the page");
-        assert!(!reads.show_unlocked(range(PAGE + 1, 2 * PAGE), 12));
-        reads.note(range(PAGE, 2 * PAGE), Some(14));
-        reads.note(range(PAGE, 2 * PAGE), Some(6));
-        reads.note(range(PAGE, 2 * PAGE), None);
-        assert!(reads.show_unlocked(range(100, PAGE + 8), 12));
+        reads.note(range(0, 2 * PAGE), Some(10), Some(3));
+        assert_eq!(reads.hold(range(100, PAGE + 8), 8, 4), Held::No);
+        assert_eq!(reads.hold(range(100, PAGE + 8), 12, 4), Held::Perhaps, "it was read before, and dropped");
+        assert_eq!(reads.hold(range(100, PAGE + 8), 12, 3), Held::Hardly, "it was read before");
+        assert_eq!(reads.hold(range(PAGE, 2 * PAGE + 8), 8, 3), Held::Perhaps, "the last page alone counts");
+        assert_eq!(reads.hold(range(100, 2 * PAGE), 12, 4), Held::No, "it fills the page");
+        assert_eq!(reads.hold(range(PAGE + 1, 2 * PAGE), 12, 4), Held::Perhaps);
+        reads.note(range(PAGE, 2 * PAGE), Some(14), Some(5));
+        reads.note(range(PAGE, 2 * PAGE), Some(6), Some(6));
+        reads.note(range(PAGE, 2 * PAGE), None, Some(6));
+        assert_eq!(reads.hold(range(100, PAGE + 8), 12, 6), Held::No);
+        assert_eq!(reads.hold(range(100, PAGE + 8), 16, 5), Held::Hardly);
+        reads.note(range(PAGE, 2 * PAGE), Some(18), None);
+        assert_eq!(reads.hold(range(100, PAGE + 8), 20, 5), Held::Perhaps, "a drop was under way");
     }
 }

@@ -43,6 +43,9 @@ const LATE_MILLIS: u64 = 20;
 /// the drop takes longer than usual, and if the write is answered before it, the program may see old bytes,
 /// and these may be written back.
 pub(crate) const HOLDER_WAITS_MILLIS_MAX: u64 = 250;
+/// The same for one that holds them only if the kernel has dropped them to get memory. A busy machine may give the
+/// thread that drops them no processor for so long.
+pub(crate) const UNLIKELY_HOLDER_WAITS_MILLIS_MAX: u64 = 4_000;
 /// How long a write that certainly holds none of the pages waits for reads and write-backs of them, which
 /// have a time limit of their own.
 pub(crate) const WAITING_MILLIS_MAX: u64 = limits::DATA_RECALL_WRITING_MILLIS;
