@@ -53,6 +53,12 @@ def waits_for_the_kernel(process: int) -> bool:
     return state_of(entry) == "D" or (entry / "wchan").read_text() == "request_wait_answer"
 
 
+def waits_of(process: int) -> str:
+    """Return its state and where in the kernel it waits, for messages."""
+    entry = Path(f"/proc/{process}")
+    return f"{state_of(entry)} {(entry / 'wchan').read_text()}"
+
+
 class Stuck:
     """A mount whose kernel waits with a drop of pages for a read that a frozen server does not answer."""
 
@@ -156,11 +162,12 @@ def test_requests_that_a_dead_daemon_has_never_read_hold_no_drop(stuck: Stuck) -
     with Program(f"file = os.open({str(stuck.path)!r}, os.O_RDONLY)") as late, stuck.held():
         # Who is fenced is to drop all that it has.
         assert eventually(lambda: drops_under_way(guard) >= 2)
-        # Else its kernel asks for the size first, and waits for that as one waits for a word from a pipe.
-        late.run("os.fstat(file)")
+        # Else its kernel asks for the size first, and waits for that as one waits for a word from a pipe. The first
+        # answer beside a drop it does not take in.
+        late.run("os.fstat(file); os.fstat(file)")
         stuck.mount.daemon.send(signal.SIGSTOP)
         late.begin(f"os.pread(file, {PAGE}, {2 * UNIT})")
-        assert eventually(lambda: waits_for_the_kernel(late.pid))
+        assert eventually(lambda: waits_for_the_kernel(late.pid)), f"{waits_of(late.pid)}, or {late.has_answered(0)}"
         stuck.mount.daemon.send(signal.SIGKILL)
         stuck.ends()
         with pytest.raises(OSError, match="Errno"):

@@ -311,7 +311,8 @@ fn more_reads_than_there_are_connections_for_wait_for_their_turn() {
     write_all(&file, &pattern(2 * UNIT as usize, 1), 0);
     let strictly = |file: &File| file.read_strictly(&mut [0; 10], 0, true, false).unwrap();
     let for_pages = |file: &File| file.read_keeping(&mut [0; 10], 0).unwrap().bytes;
-    in_haste(&client, SHORT_MILLIS, || {
+    // All of them have to succeed, on a busy machine too.
+    in_haste(&client, 4 * SHORT_MILLIS, || {
         assert_eq!(read_late(&pool, &file, 60, strictly), [10; 60]);
         assert_eq!(read_late(&pool, &file, 40, for_pages), [10; 40]);
     });
