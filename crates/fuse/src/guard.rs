@@ -28,7 +28,8 @@ use crate::porter::Porter;
 
 /// Longest message that goes by way of a guard.
 pub const MESSAGE_BYTES_MAX: usize = 8192;
-/// How long a thread waits that must not wait for pages.
+/// How long a thread waits that must not wait for pages. A busy machine may take tens of milliseconds until the guard
+/// runs, and what is not shown in time the kernel does not know.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Guards that are started for one message.
 const ATTEMPTS_MAX: usize = 3;
