@@ -11,7 +11,7 @@ use crate::fork;
 use crate::session::heart::block_signals;
 
 /// The calls under way in this process.
-static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+static UNDER_WAY: Places = Places(AtomicUsize::new(0));
 
 /// A call under way, on a thread of its own. It runs to its end even if nobody waits for it.
 pub struct Pending {
@@ -26,19 +26,22 @@ struct Outcome {
     over: Condvar,
 }
 
-/// One of the limited number of places for calls under way.
-struct Place;
+/// The limited number of places for calls under way: how many are taken.
+struct Places(AtomicUsize);
 
-impl Place {
-    fn take() -> Option<Place> {
+/// One of them, until it is dropped.
+struct Place(&'static Places);
+
+impl Places {
+    fn take(&'static self) -> Option<Place> {
         let more = |taken| (taken < limits::PENDING_CALLS_MAX).then_some(taken + 1);
-        UNDER_WAY.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Place)
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Place(self))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -47,8 +50,15 @@ impl Pending {
     ///
     /// Errors: `Retry` where [`limits::PENDING_CALLS_MAX`] calls are under way; those of starting a thread.
     pub fn begin(call: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Pending> {
+        Pending::begin_in(&UNDER_WAY, call)
+    }
+
+    fn begin_in(
+        places: &'static Places,
+        call: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<Pending> {
         fork::watch();
-        let place = Place::take().ok_or_else(|| {
+        let place = places.take().ok_or_else(|| {
             let text = format!("{} calls are under way; wait for one of them", limits::PENDING_CALLS_MAX);
             Error::new(ErrorKind::Retry, text)
         })?;
@@ -126,11 +136,13 @@ mod tests {
     // SEMANTICS 144.1, 144.2
     #[test]
     fn calls_go_on_beside_the_program_and_no_more_than_there_may_be() {
+        // Other tests of this process begin calls, too.
+        static PLACES: Places = Places(AtomicUsize::new(0));
         let (sender, receiver) = channel::<()>();
         let receiver = Arc::new(Mutex::new(receiver));
         let begin = || {
             let receiver = receiver.clone();
-            Pending::begin(move || {
+            Pending::begin_in(&PLACES, move || {
                 let _ = receiver.lock().recv();
                 Err(Error::new(ErrorKind::NoSpace, "full"))
             })
