@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import ramlace
-from pool import KIB, PATIENCE_SECONDS, pattern
+from pool import KIB, PATIENCE_SECONDS, await_stopped, pattern
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])
@@ -63,9 +63,11 @@ class Client:
         self._pipe.send("stop")
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it."""
+        """Signal it. When it is to stop, it has."""
         assert self.process.pid
         os.kill(self.process.pid, number)
+        if number == signal.SIGSTOP:
+            await_stopped(self.process.pid)
 
     def result(self) -> Any:
         """Return what it returned; AssertionError with its traceback when it failed."""

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import pytest
 
-from pool import KIB, MIB, PATIENCE_SECONDS, Pool, pids_with
+from pool import KIB, MIB, PATIENCE_SECONDS, Pool, await_stopped, pids_with
 
 DEVICE = "/dev/fuse"
 REFRESH = "user.ramlace.refresh"
@@ -113,9 +113,11 @@ class Daemon:
             os.write(self._watchdog.stdin.fileno(), b".")
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it; one that has ended needs no signal."""
+        """Signal it; one that has ended needs no signal. When it is to stop, it has."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, number)
+        if number == signal.SIGSTOP:
+            await_stopped(self.pid)
 
     def ends(self, seconds: float = 20.0) -> bool:
         """Return whether it ends in time."""
@@ -251,6 +253,16 @@ class Program:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop it for the block."""
+        self.process.send_signal(signal.SIGSTOP)
+        await_stopped(self.pid)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def begin(self, text: str, kind: str = "run") -> None:
         """Tell it to do something, and do not wait."""

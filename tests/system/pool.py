@@ -75,6 +75,31 @@ def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
         time.sleep(min(max(0.02, passed / 20), 0.1))
 
 
+def await_stopped(pid: int) -> None:
+    """Wait until no thread of a process that was sent SIGSTOP runs on.
+
+    The kernel gives the signal to one thread, which stops the others when it gets a processor: on a busy machine they
+    serve requests for seconds. A thread that sleeps uninterruptibly (D) stops before it does anything.
+    """
+    tasks = Path(f"/proc/{pid}/task")
+    assert eventually(lambda: states_of(tasks) <= set("TtDZX"), PATIENCE_SECONDS), f"{pid} runs on: {states_of(tasks)}"
+
+
+def states_of(tasks: Path) -> set[str]:
+    """Return the states of a process's threads; none when it is gone."""
+    states: set[str] = set()
+    with suppress(OSError):
+        states = {state_of(task) for task in tasks.iterdir()}
+    return states - {""}
+
+
+def state_of(task: Path) -> str:
+    """Return the state of a process or thread; nothing when it has gone."""
+    with suppress(OSError):
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
 @dataclass
 class Process:
     """A process of a pool, by a handle that never means another one."""
@@ -88,9 +113,11 @@ class Process:
         os.close(self.handle)
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it; one that has ended needs no signal."""
+        """Signal it; one that has ended needs no signal. When it is to stop, it has."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, number)
+        if number == signal.SIGSTOP:
+            await_stopped(self.pid)
 
     def cpu_seconds(self) -> float:
         """Return the processor time used so far, of all threads, to the nanosecond."""

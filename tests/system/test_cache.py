@@ -3,7 +3,6 @@
 import errno
 import os
 import pickle
-import signal
 import struct
 import sys
 import threading
@@ -319,13 +318,9 @@ def test_a_program_that_was_stopped_believes_nothing_of_what_it_kept(
     with Program(start, python=sys.executable) as reader, shared_pool.connect() as other:
         read = f"page({at}, 100)"
         assert is_kept(shared_pool, lambda: reader.ask(read))
-        reader.process.send_signal(signal.SIGSTOP)
-        try:
-            with other.open(path, "r+b", buffering=0) as writer:
-                # It is answered when the other's time is over.
-                writer.pwrite(b"b" * length, 0)
-        finally:
-            reader.process.send_signal(signal.SIGCONT)
+        with reader.stopped(), other.open(path, "r+b", buffering=0) as writer:
+            # It is answered when the other's time is over.
+            writer.pwrite(b"b" * length, 0)
         assert reader.ask(read) == b"b" * 100
 
 
@@ -343,11 +338,8 @@ def test_what_was_open_in_a_session_that_has_ended_stays_stale(new_pool: NewPool
         start = READER.format(name=pool.name, local=True, path="/file")
         with Program(start, python=sys.executable) as reader:
             assert is_kept(pool, lambda: reader.ask("page()"))
-            reader.process.send_signal(signal.SIGSTOP)
-            try:
+            with reader.stopped():
                 assert eventually(lambda: sessions() == before, 60.0)
-            finally:
-                reader.process.send_signal(signal.SIGCONT)
             assert reader.ask("[error() for _ in range(8)]") == [errno.ESTALE] * 8
 
 

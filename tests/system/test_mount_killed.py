@@ -11,20 +11,13 @@ import pytest
 
 from conftest import NewPool
 from mount import Mount, NewMount, Program, children_of, is_mounted, mapping
-from pool import KIB, Pool, eventually, frozen
+from pool import KIB, Pool, eventually, frozen, state_of
 
 # Root mounts by a system call, others by fusermount3.
 pytestmark = pytest.mark.both
 
 PAGE = 4 * KIB
 UNIT = 64 * KIB
-
-
-def state_of(task: Path) -> str:
-    """Return the state of a process or thread; nothing when it has gone."""
-    with suppress(OSError):
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    return ""
 
 
 def guard_of(mount: Mount) -> int:

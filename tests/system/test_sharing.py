@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import signal
 import struct
 import sys
 from pathlib import Path
@@ -149,8 +148,7 @@ def test_nobody_waits_for_who_has_a_file_open_in_relaxed_mode(new_pool: NewPool)
         reader.run(program.format("relaxed"))
         for _ in range(20):
             reader.run(f"{reads}; time.sleep(0.01)")
-        with pool.connect() as there, there.open("/file", "r+b", buffering=0) as writer:
-            reader.process.send_signal(signal.SIGSTOP)
+        with pool.connect() as there, there.open("/file", "r+b", buffering=0) as writer, reader.stopped():
             assert not has_leases()
             for at in PLACES:
                 writer.pwrite(b"new!", at)
