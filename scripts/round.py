@@ -2,12 +2,12 @@
 
 usage: round.py [--lint] [TEST...]
 
-Two lanes run side by side. Real pools mostly wait, so their lane has four processes and the
+Two lanes run side by side. Real pools mostly wait, so their lane has four processes or more, and the
 machine's first attention:
 
 * the system tests as an ordinary user; when this is root, it becomes one (scripts/test_as_user.sh);
-* as root, those that need root (`needs_root`) or behave differently there (`both`);
-* the tests of the Python package.
+* then as root those that need root (`needs_root`) or behave differently there (`both`), and beside them
+  the tests of the Python package.
 
 The other lane takes the processor time that is left: it links the test programs of Rust, with --lint runs the
 lints, and runs the programs (scripts/rust_tests.py). When both are done the tests marked `alone` run: they
@@ -142,17 +142,22 @@ def files_with(*marks: str) -> Words:
     )
 
 
-def system(round_: Round, group: str, *words: str, files: Words = (SYSTEM,)) -> None:
-    """Run a group of the system tests: as an ordinary user, and as root what is different there."""
+def system_as_user(round_: Round, group: str, *words: str, files: Words = (SYSTEM,)) -> None:
+    """Run a group of the system tests as an ordinary user, if this is one or can become one."""
     if os.geteuid() != 0:
         round_.run(f"system tests, {group}", pytest(*marked(group), *words, *files))
+    elif can_become_a_user():
+        round_.run(f"system tests, {group}, as an ordinary user", as_user(*marked(group), *words, *files))
+
+
+def system_as_root(round_: Round, group: str, *words: str, files: Words = (SYSTEM,)) -> None:
+    """Run of a group of the system tests as root what the ordinary user has not run, or what is different there."""
+    if os.geteuid() != 0:
         return
     for_root = group
-    if can_become_a_user():
-        round_.run(f"system tests, {group}, as an ordinary user", as_user(*marked(group), *words, *files))
-        if not LONG:
-            for_root = f"{group} and (needs_root or both)"
-            files = tuple(file for file in files_with("needs_root", "both") if file in files or files == (SYSTEM,))
+    if can_become_a_user() and not LONG:
+        for_root = f"{group} and (needs_root or both)"
+        files = tuple(file for file in files_with("needs_root", "both") if file in files or files == (SYSTEM,))
     # A group may have no test that needs root; the ordinary user has run it then.
     if files:
         words_for_root = pytest(*marked(for_root), *words, *files)
@@ -161,8 +166,12 @@ def system(round_: Round, group: str, *words: str, files: Words = (SYSTEM,)) -> 
 
 def pools(round_: Round) -> None:
     """Run what starts real pools from Python."""
-    system(round_, "not alone", *parallel(WORKERS))
-    round_.run("tests of the Python package", pytest(*marked("not alone"), *parallel(2), PACKAGE))
+    system_as_user(round_, "not alone", *parallel(WORKERS))
+    package = pytest(*marked("not alone"), *parallel(2), PACKAGE)
+    side_by_side(
+        lambda: system_as_root(round_, "not alone", *parallel(WORKERS)),
+        lambda: round_.run("tests of the Python package", package),
+    )
 
 
 def programs(round_: Round, *, lint: bool) -> None:
@@ -245,7 +254,9 @@ def main(words: list[str]) -> int:
         chosen(round_, tests)
     else:
         side_by_side(lambda: pools(round_), lambda: programs(round_, lint=lint))
-        system(round_, "alone", files=files_with("alone"))
+        alone = files_with("alone")
+        system_as_user(round_, "alone", files=alone)
+        system_as_root(round_, "alone", files=alone)
         round_.run("hygiene", (PYTHON, "scripts/hygiene.py"))
     if status() != before:
         print("the tests left something in the checkout (git status changed)", file=sys.stderr)
