@@ -51,9 +51,6 @@ pub struct State {
     /// Until when at most the kernel may use what it was told: it counts a lifetime from when it processes
     /// the answer, and in whole ticks, so the margin that servers wait counts here, too.
     pub(crate) given: HashMap<Subject, Given>,
-    /// The number of entries leading to an inode that the kernel was told, or is being told, and has not
-    /// forgotten.
-    pub(crate) lookups: HashMap<InodeId, i64>,
     /// Answers to requests that the kernel may repeat.
     pub(crate) kept: Kept,
     /// Slots in which changes of this mount may still be done, and how many.

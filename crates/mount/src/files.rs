@@ -39,7 +39,8 @@ impl PoolFileSystem {
         }
         if let Some((kept, asked)) = self.kept_attributes(inode) {
             self.handles.note(&kept);
-            let valid = self.leases.attributes(asked, Offered::of(&kept, self.nodes.has_one_number(inode)));
+            let valid =
+                self.leases.attributes(asked, Offered::of(&kept, self.nodes.places.has_one_number(inode)));
             return Ok((kept, valid));
         }
         let asked = self.leases.ask();
@@ -47,7 +48,7 @@ impl PoolFileSystem {
             Ok(leased) => {
                 self.handles.note(&leased.info.attributes);
                 self.removed.heard(&leased.info.attributes);
-                let one_number = self.nodes.has_one_number(inode);
+                let one_number = self.nodes.places.has_one_number(inode);
                 let offered = Offered::of(&leased.info.attributes, leased.attributes && one_number);
                 let valid = self.leases.attributes(asked, offered);
                 // Stores of programs without asking change the times, and no server recalls that.

@@ -39,7 +39,7 @@ impl PoolFileSystem {
             Operation::GetXattr { name, .. } if is_list(name) => Some(request.node),
             _ => None,
         };
-        self.nodes.asks(request.caller.pid, attributes_of);
+        self.nodes.places.asks(request.caller.pid, attributes_of);
     }
 
     fn handle_any(&self, request: &mut Request<'_>, reply: Reply) {
@@ -104,7 +104,7 @@ impl PoolFileSystem {
     fn handle_temporary(&self, request: &Request<'_>, reply: Reply, flags: u32, mode: NewMode) {
         answer(reply, self.create_unnamed(self.nodes.inode(request.node), mode, flags), |reply, created| {
             let (entry, number, flags) = created;
-            self.leases.count(self.nodes.inode(entry.node), 1);
+            self.nodes.tell(self.nodes.inode(entry.node));
             let heard = self.counted(reply.created(&entry, number, flags), &entry);
             self.unless_heard(heard, number)
         });
@@ -112,17 +112,29 @@ impl PoolFileSystem {
 
     /// Replies with an entry that was created here.
     fn tell_made(&self, reply: Reply, entry: &Entry) -> bool {
-        self.leases.count(self.nodes.inode(entry.node), 1);
+        self.nodes.tell(self.nodes.inode(entry.node));
         self.counted(reply.entry(entry), entry)
     }
 
     /// The kernel was told of an entry; if it no longer wanted the reply (`heard` is false), the entry does
     /// not count.
     fn counted(&self, heard: bool, entry: &Entry) -> bool {
-        if !heard && self.leases.count(self.nodes.inode(entry.node), -1) {
-            self.handed.forgotten(self.nodes.inode(entry.node));
+        if !heard {
+            self.forget_lookups(entry.node, 1);
         }
         heard
+    }
+
+    /// The kernel has forgotten so many entries that led to a node, or was not told of them.
+    fn forget_lookups(&self, node: u64, lookups: u64) {
+        let inode = self.nodes.inode(node);
+        if self.nodes.forget(inode, lookups) {
+            self.handed.forgotten(inode);
+            self.removed.forget(inode);
+            self.pages.forget(inode);
+            self.modes.forget(inode);
+            self.leases.node_forgotten(node);
+        }
     }
 
     /// A kernel that no longer wanted the reply will never release the file, so it is released here.
@@ -358,14 +370,7 @@ impl FileSystem for PoolFileSystem {
 
     fn forget(&self, node: u64, lookups: u64) {
         let inode = self.nodes.inode(node);
-        if self.leases.count(inode, -i64::try_from(lookups).unwrap_or(i64::MAX)) {
-            self.handed.forgotten(inode);
-            self.removed.forget(inode);
-            self.pages.forget(inode);
-            self.modes.forget(inode);
-            self.nodes.forget(inode, || self.leases.is_known(inode));
-            self.leases.node_forgotten(node);
-        }
+        self.forget_lookups(node, lookups);
         // The kernel may still know the node by other lookups: then its next open drops pages unnecessarily.
         self.versions.forget(inode);
         self.write_errors.forget(inode);

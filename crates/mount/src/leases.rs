@@ -14,6 +14,7 @@
 //! by which two mounts could deadlock.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, Slot, limits};
@@ -26,6 +27,7 @@ use ramlace_wire::namespace::EntryLeased;
 
 use crate::believed::{Asked, State, Subject, kept_attributes, kept_name};
 use crate::kept::Named;
+use crate::nodes::Nodes;
 use crate::told::Told;
 
 /// How long attributes without a lease may be used, when each walk has to ask for each name and for what it
@@ -84,6 +86,7 @@ thread_local! {
 pub(crate) struct Leases {
     told: Told,
     notifier: Notifier,
+    nodes: Arc<Nodes>,
     /// The kernel may cache names: it has epochs, and all programs belong to one user.
     pub(crate) names: bool,
     state: Mutex<State>,
@@ -117,8 +120,8 @@ impl Offered {
 }
 
 impl Leases {
-    pub(crate) fn new(notifier: Notifier, names: bool) -> Leases {
-        Leases { told: Told::default(), notifier, names, state: Mutex::default() }
+    pub(crate) fn new(notifier: Notifier, nodes: &Arc<Nodes>, names: bool) -> Leases {
+        Leases { told: Told::default(), notifier, nodes: nodes.clone(), names, state: Mutex::default() }
     }
 
     /// To be called before each request whose answer may bring leases.
@@ -131,7 +134,7 @@ impl Leases {
     pub(crate) fn entry(&self, asked: Asked, parent: (InodeId, bool), offered: Offered) -> Believed {
         let name = if parent.1 { self.give(asked, (parent.0, Leased::Names), false, false) } else { None };
         // Before it is checked whether they were recalled: then a later recall finds the inode counted.
-        self.count(offered.inode, 1);
+        self.nodes.tell(offered.inode);
         let attributes = self.give_attributes(asked, offered);
         // Where names are cached, a walk sends no requests.
         let unleased = if self.names { Duration::ZERO } else { ONE_WALK };
@@ -146,7 +149,7 @@ impl Leases {
         (parent, leased): (InodeId, EntryLeased),
         made: &Attributes,
     ) -> Believed {
-        let is_news = !self.is_known(made.inode);
+        let is_news = !self.nodes.is_known(made.inode);
         let attributes = leased.attributes && is_news && self.told.begin_made(made.inode, asked.thread);
         let believed = self.entry(asked, (parent, leased.names && self.names), Offered::of(made, attributes));
         if attributes { believed } else { Believed { attributes: Duration::ZERO, ..believed } }
@@ -178,24 +181,6 @@ impl Leases {
         let given = state.given.get(&subject).filter(|_| state.is_newer(asked, subject))?;
         let until = given.over - Duration::from_millis(limits::LEASE_MARGIN_MILLIS);
         (until > Instant::now()).then_some(AttributesBelieved { until, xattrs: given.xattrs })
-    }
-
-    /// The kernel is being told of an entry that leads to this inode, or, if `more` is negative, has
-    /// forgotten that many. Returns whether it no longer knows the inode.
-    pub(crate) fn count(&self, inode: InodeId, more: i64) -> bool {
-        let mut state = self.lock();
-        let lookups = state.lookups.entry(inode).or_default();
-        *lookups += more;
-        let unknown = *lookups == 0;
-        if unknown {
-            state.lookups.remove(&inode);
-        }
-        unknown
-    }
-
-    /// The kernel was told of the inode and has not forgotten it.
-    pub(crate) fn is_known(&self, inode: InodeId) -> bool {
-        self.lock().lookups.contains_key(&inode)
     }
 
     fn give(&self, asked: Asked, subject: Subject, xattrs: bool, tracked: bool) -> Option<Duration> {
@@ -384,7 +369,7 @@ impl Leases {
         }
         for ((inode, what), until) in given {
             while what == Leased::Attributes && !self.drop_attributes_for_good(inode) {
-                if !self.lock().lookups.contains_key(&inode) || Instant::now() >= until {
+                if !self.nodes.is_known(inode) || Instant::now() >= until {
                     break;
                 }
                 std::thread::sleep(PAUSE);

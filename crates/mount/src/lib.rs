@@ -18,8 +18,8 @@
 //!
 //! Lock order: a lock belongs to one file here and is held only while its table is read or changed: no server
 //! is asked, and nothing is written to the kernel's device, while one is held. Where a file holds its lock
-//! while another is taken, its type says which: `nodes`, `handles`, `handed`, `droppers`; `space` alone asks
-//! servers under its lock.
+//! while another is taken, its type says which: `places`, `handles`, `handed`, `droppers`; under those of
+//! `nodes` no other is taken. `space` alone asks servers under its lock.
 
 mod access_lists;
 mod attributes;
@@ -49,6 +49,7 @@ mod mounted;
 mod names;
 mod nodes;
 mod pages;
+mod places;
 mod reads;
 mod recalls;
 mod refresh;

@@ -108,6 +108,7 @@ impl Mount {
         if options.mode == Mode::Strict {
             check_strict(&session, options)?;
         }
+        let nodes = Arc::<Nodes>::default();
         let versions = Arc::new(Versions::default());
         let write_errors = Arc::new(WriteErrors::default());
         let pages = Arc::new(Pages::default());
@@ -116,7 +117,7 @@ impl Mount {
         // Root of a host may be nobody in the pool, while the kernel lets it do anything: so the kernel has
         // to ask for each name.
         let names = session.has_epochs() && !options.allow_other;
-        let leases = Arc::new(Leases::new(session.notifier(), names));
+        let leases = Arc::new(Leases::new(session.notifier(), &nodes, names));
         let recalled = leases.clone();
         pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
         let doubting = leases.clone();
@@ -145,7 +146,7 @@ impl Mount {
             removed: Removed::default(),
             kept_lists: KeptLists::start(&leases)?,
             leases,
-            nodes: Nodes::default(),
+            nodes,
             pages,
             strict,
             modes,

@@ -42,7 +42,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) removed: Removed,
     pub(crate) leases: Arc<Leases>,
     pub(crate) kept_lists: KeptLists,
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: Arc<Nodes>,
     pub(crate) handed: Arc<HandedFiles>,
     pub(crate) pages: Arc<Pages>,
     pub(crate) strict: Arc<StrictReads>,

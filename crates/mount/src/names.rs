@@ -139,7 +139,7 @@ impl PoolFileSystem {
         self.handles.is_written_here(inode) || self.raw().owes_times(inode, told)
     }
 
-    /// The kernel may have a directory at another place: see [`crate::nodes`].
+    /// The kernel may have a directory at another place: see [`crate::places`].
     fn found_directory(
         &self,
         asked: Asked,
@@ -148,11 +148,11 @@ impl PoolFileSystem {
         thread: u32,
     ) -> Entry {
         // Counted before a number is chosen for it, so that it is not forgotten in between.
-        self.leases.count(attributes.inode, 1);
-        let told = self.nodes.found(parent, name, attributes.inode, thread);
+        self.nodes.tell(attributes.inode);
+        let told = self.nodes.places.found(parent, name, attributes.inode, thread);
         let offered = Offered::of(attributes, leased && told.leased);
         let mut believed = self.leases.entry(asked, (self.nodes.inode(parent), names), offered);
-        self.leases.count(attributes.inode, -1);
+        self.nodes.forget(attributes.inode, 1);
         if told.unsure {
             believed.attributes = Duration::ZERO;
         }
@@ -205,7 +205,7 @@ impl PoolFileSystem {
     pub(crate) fn make_directory(&self, parent_node: u64, name: &[u8], mode: NewMode) -> Result<Entry> {
         let parent = self.nodes.inode(parent_node);
         let made = self.make(parent, name, |name| self.raw().make_directory(parent, name, mode))?;
-        self.nodes.made(parent_node, name, InodeId(made.node));
+        self.nodes.places.made(parent_node, name, InodeId(made.node));
         Ok(made)
     }
 
@@ -285,7 +285,7 @@ impl PoolFileSystem {
         self.leases.after_move(moving);
         replaced.into_iter().for_each(|inode| self.leases.answered_here(inode));
         match (&renamed, replaced) {
-            (Ok(()), _) => self.nodes.moved(from, to, mode == RenameMode::Exchange),
+            (Ok(()), _) => self.nodes.places.moved(from, to, mode == RenameMode::Exchange),
             (Err(_), Some(inode)) => self.removed.forget(inode),
             (Err(_), None) => {}
         }
@@ -295,7 +295,7 @@ impl PoolFileSystem {
     /// A directory that is about to be replaced is removed by that: keeps its attributes, if the kernel knows
     /// it.
     fn keep_replaced(&self, place: (u64, &[u8])) -> Option<InodeId> {
-        let inode = self.nodes.at(place.0, place.1)?;
+        let inode = self.nodes.places.at(place.0, place.1)?;
         let (attributes, _) = self.attributes_of_entry(inode).ok()?;
         self.removed.keep(&attributes);
         Some(inode)

@@ -1,314 +1,129 @@
-//! The number and the place by which the kernel knows a directory.
+//! What the mount knows of each inode, in one place: an entry begins when the kernel is told of the inode, and
+//! FORGET ends it.
 //!
-//! A directory has one place in the kernel. When a lookup finds it elsewhere, because another mount has moved
-//! it, the kernel moves its old place along. Within a rename(2), or during one, it cannot, because the locks
-//! for that are taken. It then releases all locks, walks the paths once more and asks again; if it still
-//! cannot, the program gets ESTALE, each time. The only sign of the first failure is that the same thread
-//! asks for the same place again without having asked anything about the directory: attributes may not be
-//! cached until then, so a thread that has the directory does ask. The answer is then a new number for the
-//! same directory. To the kernel that is another directory, without an old place.
+//! Nothing is asked, waited for or written to the kernel under a lock of this table.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ramlace_base::InodeId;
 use ramlace_sync::{Mutex, MutexGuard};
 
-/// Additional numbers of directories begin here. No inode reaches them: the slot is the last, and its counter
-/// would have begun at the map's epoch 16,776,960.
-const OTHERS_FROM: u64 = 0xffff_ffff_0000_0000;
-/// The limit of directories that are remembered, and of additional numbers; others are always given their
-/// inode's number.
-const DIRECTORIES_MAX: usize = 65_536;
-/// The limit of threads that were told of a directory at a new place and have asked nothing else since.
-const THREADS_MAX: usize = 1_024;
+use crate::places::Places;
 
-/// A name in a directory, which the kernel knows as this node.
-type Place = (u64, Box<[u8]>);
+/// The table has as many parts, each with a lock of its own. A power of two.
+const SHARDS: usize = 64;
 
-/// Lock order: `state`, then that of [`crate::leases`] (`forget` asks there whether the kernel knows a node).
-#[derive(Default)]
+/// What is known of each inode.
 pub(crate) struct Nodes {
-    state: Mutex<State>,
-    /// There are threads in `State::threads`: usually there are none.
-    watches: AtomicBool,
+    shards: Box<[Shard]>,
+    /// The numbers and the places by which the kernel knows directories.
+    pub(crate) places: Places,
 }
 
+/// A part of the table, in cache lines of its own. No other lock is taken while its lock is held.
 #[derive(Default)]
-struct State {
-    directories: HashMap<InodeId, Known>,
-    /// Which directory the kernel was told to be at a place.
-    places: HashMap<Place, InodeId>,
-    /// Directories by their additional numbers.
-    others: HashMap<u64, InodeId>,
-    numbers_given: u64,
-    threads: HashMap<u32, Thread>,
+#[repr(align(128))]
+struct Shard {
+    nodes: Mutex<HashMap<InodeId, Node>>,
 }
 
-/// A directory that the kernel was told of.
-struct Known {
-    node: u64,
-    place: Place,
-    /// The kernel may have failed to move it there.
-    unsure: bool,
-}
-
-/// A thread that was told of directories at new places.
+/// What is known of one inode.
 #[derive(Default)]
-struct Thread {
-    found: Vec<InodeId>,
-    /// It has asked a second time.
-    again: bool,
+struct Node {
+    /// The number of entries leading to it that the kernel was told, or is being told, and has not forgotten.
+    lookups: i64,
 }
 
-/// How a directory is described to the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
-    pub(crate) node: u64,
-    /// Its attributes may be cached under a lease: the kernel has it under one number, and at its place.
-    pub(crate) leased: bool,
-    /// The kernel shall ask for its attributes, which shows that it has it there.
-    pub(crate) unsure: bool,
+impl Default for Nodes {
+    fn default() -> Nodes {
+        Nodes { shards: (0..SHARDS).map(|_| Shard::default()).collect(), places: Places::default() }
+    }
 }
 
 impl Nodes {
-    /// The inode of a node.
+    /// The inode of a node: of a number by which the kernel knows it.
     pub(crate) fn inode(&self, node: u64) -> InodeId {
-        let other = if node < OTHERS_FROM { None } else { self.lock().others.get(&node).copied() };
-        other.unwrap_or(InodeId(node))
+        self.places.inode(node)
     }
 
-    /// A lookup of this thread has found a directory. To be called after the lookup was counted.
-    pub(crate) fn found(&self, parent: u64, name: &[u8], inode: InodeId, thread: u32) -> Told {
-        let mut state = self.lock();
-        let told = state.found((parent, name.into()), inode, thread);
-        self.watches.store(!state.threads.is_empty(), Ordering::Release);
-        told
+    /// The kernel is being told of an entry that leads to this inode.
+    pub(crate) fn tell(&self, inode: InodeId) {
+        self.lock(inode).entry(inode).or_default().lookups += 1;
     }
 
-    /// A directory was created here.
-    pub(crate) fn made(&self, parent: u64, name: &[u8], inode: InodeId) {
-        self.lock().learn(inode, (parent, name.into()));
-    }
-
-    /// The directory at this place, if the kernel knows one there.
-    pub(crate) fn at(&self, parent: u64, name: &[u8]) -> Option<InodeId> {
-        self.lock().places.get(&(parent, name.into())).copied()
-    }
-
-    /// This mount has moved whatever was at one place to the other, or exchanged them.
-    pub(crate) fn moved(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchanged: bool) {
-        let (from, to): (Place, Place) = ((from.0, from.1.into()), (to.0, to.1.into()));
-        let mut state = self.lock();
-        let (moved, other) = (state.places.remove(&from), state.places.remove(&to));
-        let moves = [(moved, to), (other.filter(|_| exchanged), from)];
-        for (inode, place) in moves.into_iter().filter_map(|(inode, place)| Some((inode?, place))) {
-            if let Some(known) = state.directories.get_mut(&inode) {
-                known.place = place.clone();
-                state.places.insert(place, inode);
+    /// The kernel has forgotten so many entries that led to this inode, or was not told of them. Returns
+    /// whether it no longer knows the inode.
+    pub(crate) fn forget(&self, inode: InodeId, lookups: u64) -> bool {
+        let is_unknown = {
+            let mut nodes = self.lock(inode);
+            let node = nodes.entry(inode).or_default();
+            node.lookups -= i64::try_from(lookups).unwrap_or(i64::MAX);
+            let is_unknown = node.lookups == 0;
+            if is_unknown {
+                nodes.remove(&inode);
             }
+            is_unknown
+        };
+        if is_unknown {
+            self.places.forget(inode, || self.is_known(inode));
         }
+        is_unknown
     }
 
-    /// Whether the kernel may cache attributes of this inode: a recall reaches only one node of it.
-    pub(crate) fn has_one_number(&self, inode: InodeId) -> bool {
-        self.lock().directories.get(&inode).is_none_or(|known| known.node == inode.0)
+    /// The kernel was told of the inode and has not forgotten it.
+    pub(crate) fn is_known(&self, inode: InodeId) -> bool {
+        self.lock(inode).contains_key(&inode)
     }
 
-    /// A thread sends a request other than a lookup: for a node's attributes, which shows that it has that
-    /// node, or another, which shows that it has everything it was told of.
-    pub(crate) fn asks(&self, thread: u32, attributes_of: Option<u64>) {
-        if !self.watches.load(Ordering::Acquire) {
-            return;
-        }
-        let mut state = self.lock();
-        state.asks(thread, attributes_of);
-        self.watches.store(!state.threads.is_empty(), Ordering::Release);
-    }
-
-    /// The kernel has forgotten an inode, unless it was told of it again meanwhile, as `known` says.
-    pub(crate) fn forget(&self, inode: InodeId, known: impl FnOnce() -> bool) {
-        let mut state = self.lock();
-        if state.directories.contains_key(&inode) && !known() {
-            state.forget(inode);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    fn lock(&self, inode: InodeId) -> MutexGuard<'_, HashMap<InodeId, Node>> {
+        self.shards[shard_of(inode)].nodes.lock()
     }
 }
 
-impl State {
-    fn found(&mut self, here: Place, inode: InodeId, thread: u32) -> Told {
-        let Some(known) = self.directories.get_mut(&inode) else {
-            self.learn(inode, here);
-            return Told { node: inode.0, leased: true, unsure: false };
-        };
-        if known.place != here {
-            // Within its directory the kernel moves it without further locks.
-            known.unsure |= known.place.0 != here.0;
-            if self.places.get(&known.place) == Some(&inode) {
-                self.places.remove(&known.place);
-            }
-            known.place = here.clone();
-            self.places.insert(here, inode);
-        }
-        let (node, unsure) = (known.node, known.unsure);
-        if !unsure {
-            return Told { node, leased: node == inode.0, unsure };
-        }
-        if self.threads.len() >= THREADS_MAX {
-            self.threads.clear();
-        }
-        let asking = self.threads.entry(thread).or_default();
-        if asking.again || asking.found.contains(&inode) {
-            asking.again = true;
-            asking.found.retain(|found| *found != inode);
-            return self.renumber(inode);
-        }
-        asking.found.push(inode);
-        Told { node, leased: false, unsure }
-    }
-
-    /// The kernel could not take it under its present number: gives it a new one.
-    fn renumber(&mut self, inode: InodeId) -> Told {
-        let known = self.directories.get_mut(&inode).expect("whoever renumbers has found it");
-        if self.others.len() < DIRECTORIES_MAX {
-            known.node = OTHERS_FROM + self.numbers_given % (u64::MAX - OTHERS_FROM);
-            self.numbers_given += 1;
-            self.others.insert(known.node, inode);
-        }
-        known.unsure = false;
-        Told { node: known.node, leased: false, unsure: false }
-    }
-
-    fn learn(&mut self, inode: InodeId, place: Place) {
-        if self.directories.len() < DIRECTORIES_MAX {
-            self.places.insert(place.clone(), inode);
-            self.directories.insert(inode, Known { node: inode.0, place, unsure: false });
-        }
-    }
-
-    fn asks(&mut self, thread: u32, attributes_of: Option<u64>) {
-        let Some(asking) = self.threads.get_mut(&thread) else { return };
-        let has: Vec<InodeId> = match attributes_of {
-            None => std::mem::take(&mut asking.found),
-            Some(node) => {
-                let of =
-                    |inode: &mut InodeId| self.directories.get(inode).is_some_and(|known| known.node == node);
-                asking.found.extract_if(.., of).collect()
-            }
-        };
-        if attributes_of.is_none() || (asking.found.is_empty() && !asking.again) {
-            self.threads.remove(&thread);
-        }
-        for inode in has {
-            if let Some(known) = self.directories.get_mut(&inode) {
-                known.unsure = false;
-            }
-        }
-    }
-
-    fn forget(&mut self, inode: InodeId) {
-        let Some(known) = self.directories.remove(&inode) else { return };
-        if self.places.get(&known.place) == Some(&inode) {
-            self.places.remove(&known.place);
-        }
-        if known.node != inode.0 {
-            self.others.retain(|_, other| *other != inode);
-        }
-    }
+/// Inodes count up within their slot, which is in the upper bits.
+fn shard_of(inode: InodeId) -> usize {
+    // By the golden ratio, which spreads neighbours.
+    (inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SHARDS.trailing_zeros())) as usize
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MOVED: InodeId = InodeId(70);
-    const THREAD: u32 = 9;
+    const FILE: InodeId = InodeId(7);
 
-    fn told(node: u64, leased: bool, unsure: bool) -> Told {
-        Told { node, leased, unsure }
-    }
-
-    /// A directory at place `x` of node 10 that was later found in node 20.
-    fn moved() -> Nodes {
+    #[test]
+    fn an_inode_is_known_until_all_that_led_to_it_is_forgotten() {
         let nodes = Nodes::default();
-        assert_eq!(nodes.found(10, b"x", MOVED, THREAD), told(70, true, false));
-        assert_eq!(nodes.found(20, b"x", MOVED, THREAD), told(70, false, true));
-        nodes
+        assert!(!nodes.is_known(FILE));
+        nodes.tell(FILE);
+        nodes.tell(FILE);
+        assert!(!nodes.forget(FILE, 1) && nodes.is_known(FILE));
+        nodes.tell(FILE);
+        assert!(nodes.forget(FILE, 2) && !nodes.is_known(FILE));
+        assert!(nodes.shards.iter().all(|shard| shard.nodes.lock().is_empty()));
     }
 
     #[test]
-    fn who_comes_again_without_it_gets_another_number_for_good() {
-        let nodes = moved();
-        assert_eq!(nodes.found(20, b"x", MOVED, THREAD), told(OTHERS_FROM, false, false));
-        assert_eq!(nodes.inode(OTHERS_FROM), MOVED);
-        assert!(!nodes.has_one_number(MOVED));
-        nodes.moved((20, b"x"), (30, b"y"), false);
-        assert_eq!(nodes.found(30, b"y", MOVED, THREAD), told(OTHERS_FROM, false, false));
-        nodes.forget(MOVED, || true);
-        assert_eq!(nodes.inode(OTHERS_FROM), MOVED, "the kernel knows it still");
-        nodes.forget(MOVED, || false);
-        assert_eq!(nodes.inode(OTHERS_FROM), InodeId(OTHERS_FROM));
-        assert_eq!(nodes.found(30, b"y", MOVED, THREAD), told(70, true, false));
-    }
-
-    #[test]
-    fn who_asks_for_its_attributes_or_does_something_has_it() {
-        for attributes_of in [Some(70), None] {
-            let nodes = moved();
-            nodes.asks(THREAD + 1, attributes_of);
-            nodes.asks(THREAD, Some(20));
-            nodes.asks(THREAD, attributes_of);
-            assert_eq!(nodes.found(20, b"x", MOVED, THREAD), told(70, true, false));
-            assert!(nodes.lock().threads.is_empty());
-        }
-    }
-
-    #[test]
-    fn a_second_directory_is_not_tried_in_vain_when_the_thread_has_come_again() {
-        let (nodes, other) = (moved(), InodeId(71));
-        nodes.found(10, b"z", other, THREAD + 1);
-        nodes.found(20, b"x", MOVED, THREAD);
-        assert_eq!(nodes.found(20, b"z", other, THREAD), told(OTHERS_FROM + 1, false, false));
-        nodes.asks(THREAD, None);
-        assert_eq!(nodes.found(10, b"z", other, THREAD), told(OTHERS_FROM + 1, false, true));
-    }
-
-    #[test]
-    fn other_threads_that_could_not_have_it_either_are_heard() {
-        let nodes = moved();
-        assert_eq!(nodes.found(20, b"x", MOVED, THREAD + 1), told(70, false, true));
-        assert_eq!(nodes.found(20, b"x", MOVED, THREAD + 1), told(OTHERS_FROM, false, false));
-        assert_eq!(nodes.found(20, b"x", MOVED, THREAD), told(OTHERS_FROM, false, false));
-    }
-
-    #[test]
-    fn what_moves_here_or_within_its_directory_is_where_it_is_said_to_be() {
+    fn a_directory_has_its_number_as_long_as_it_is_known() {
         let nodes = Nodes::default();
-        nodes.made(10, b"x", MOVED);
-        assert_eq!(nodes.at(10, b"x"), Some(MOVED));
-        nodes.moved((10, b"x"), (20, b"y"), false);
-        assert_eq!((nodes.at(10, b"x"), nodes.at(20, b"y")), (None, Some(MOVED)));
-        assert_eq!(nodes.found(20, b"y", MOVED, THREAD), told(70, true, false));
-        assert_eq!(nodes.found(20, b"z", MOVED, THREAD), told(70, true, false));
-        nodes.made(10, b"a", InodeId(71));
-        nodes.moved((10, b"a"), (20, b"z"), true);
-        assert_eq!((nodes.at(10, b"a"), nodes.at(20, b"z")), (Some(MOVED), Some(InodeId(71))));
+        nodes.tell(FILE);
+        nodes.tell(FILE);
+        nodes.places.made(1, b"x", FILE);
+        nodes.forget(FILE, 1);
+        assert_eq!(nodes.places.at(1, b"x"), Some(FILE));
+        nodes.forget(FILE, 1);
+        assert_eq!(nodes.places.at(1, b"x"), None);
     }
 
     #[test]
-    fn full_tables_stay_as_they_are() {
-        let nodes = Nodes::default();
-        for number in 0..=DIRECTORIES_MAX as u64 {
-            nodes.made(10, &number.to_le_bytes(), InodeId(100 + number));
+    fn inodes_are_spread_over_all_shards() {
+        for slot in [0, 1, 4095] {
+            let mut inodes = [0; SHARDS];
+            (1..=64 * SHARDS as u64).for_each(|counter| {
+                inodes[shard_of(InodeId::new(ramlace_base::Slot(slot), counter))] += 1;
+            });
+            assert!(inodes.iter().all(|inodes| (32..=128).contains(inodes)), "{inodes:?}");
         }
-        assert_eq!(nodes.lock().directories.len(), DIRECTORIES_MAX);
-        for thread in 0..=THREADS_MAX as u32 {
-            nodes.found(20 + u64::from(thread), b"x", InodeId(100), thread);
-        }
-        assert!(nodes.lock().threads.len() <= THREADS_MAX);
     }
 }
