@@ -143,7 +143,7 @@ impl Mount {
             write_errors,
             lost_stores: LostStores::default(),
             locks,
-            removed: Removed::default(),
+            removed: Removed::new(&nodes),
             kept_lists: KeptLists::start(&leases)?,
             leases,
             nodes,

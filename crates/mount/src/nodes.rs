@@ -8,7 +8,11 @@ use std::collections::HashMap;
 use ramlace_base::InodeId;
 use ramlace_sync::{Mutex, MutexGuard};
 
+use self::removed::Last;
 use crate::places::Places;
+
+mod removed;
+pub(crate) mod room;
 
 /// The table has as many parts, each with a lock of its own. A power of two.
 const SHARDS: usize = 64;
@@ -32,6 +36,39 @@ struct Shard {
 struct Node {
     /// The number of entries leading to it that the kernel was told, or is being told, and has not forgotten.
     lookups: i64,
+    /// What else is known of it: of most inodes nothing.
+    parts: Option<Box<Parts>>,
+}
+
+/// What is known of an inode beside that the kernel knows it. Each part has a module for what it is of one inode, where
+/// its fields are private, and one above this one for what is done with it.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) removed: Last,
+}
+
+impl Parts {
+    /// The kernel no longer knows the inode.
+    fn forget(&mut self) {
+        let Parts { removed } = self;
+        removed.forget();
+    }
+
+    /// Nothing is known.
+    fn is_blank(&self) -> bool {
+        let Parts { removed } = self;
+        removed.is_blank()
+    }
+}
+
+impl Node {
+    /// Gives back the memory of what is not known any more; returns whether anything is left.
+    fn sweep(&mut self) -> bool {
+        if self.parts.as_ref().is_some_and(|parts| parts.is_blank()) {
+            self.parts = None;
+        }
+        self.lookups != 0 || self.parts.is_some()
+    }
 }
 
 impl Default for Nodes {
@@ -59,7 +96,10 @@ impl Nodes {
             let node = nodes.entry(inode).or_default();
             node.lookups -= i64::try_from(lookups).unwrap_or(i64::MAX);
             let is_unknown = node.lookups == 0;
-            if is_unknown {
+            if is_unknown && let Some(parts) = &mut node.parts {
+                parts.forget();
+            }
+            if !node.sweep() {
                 nodes.remove(&inode);
             }
             is_unknown
@@ -72,7 +112,34 @@ impl Nodes {
 
     /// The kernel was told of the inode and has not forgotten it.
     pub(crate) fn is_known(&self, inode: InodeId) -> bool {
-        self.lock(inode).contains_key(&inode)
+        self.lock(inode).get(&inode).is_some_and(|node| node.lookups != 0)
+    }
+
+    /// Looks at what is known of an inode, if anything is.
+    pub(crate) fn look<T>(&self, inode: InodeId, look: impl FnOnce(&Parts) -> T) -> Option<T> {
+        Some(look(self.lock(inode).get(&inode)?.parts.as_ref()?))
+    }
+
+    /// The same, to change some of it, or to take it away.
+    pub(crate) fn find<T>(&self, inode: InodeId, change: impl FnOnce(&mut Parts) -> T) -> Option<T> {
+        let mut nodes = self.lock(inode);
+        let node = nodes.get_mut(&inode)?;
+        let found = change(node.parts.as_mut()?);
+        if !node.sweep() {
+            nodes.remove(&inode);
+        }
+        Some(found)
+    }
+
+    /// The same, also if nothing is known yet.
+    pub(crate) fn change<T>(&self, inode: InodeId, change: impl FnOnce(&mut Parts) -> T) -> T {
+        let mut nodes = self.lock(inode);
+        let node = nodes.entry(inode).or_default();
+        let changed = change(node.parts.get_or_insert_default());
+        if !node.sweep() {
+            nodes.remove(&inode);
+        }
+        changed
     }
 
     fn lock(&self, inode: InodeId) -> MutexGuard<'_, HashMap<InodeId, Node>> {
