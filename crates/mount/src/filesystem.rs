@@ -131,7 +131,6 @@ impl PoolFileSystem {
         if self.nodes.forget(inode, lookups) {
             self.handed.forgotten(inode);
             self.pages.forget(inode);
-            self.modes.forget(inode);
             self.leases.node_forgotten(node);
         }
     }

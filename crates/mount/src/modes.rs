@@ -4,27 +4,27 @@
 //! A file's own mode cannot change while any client has it open. The kernel's pages of a file that is not
 //! open are cached by the mode of the last open, and are dropped by an open in another mode.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
-use ramlace_sync::RwLock;
 use ramlace_wire::Mode;
+
+use crate::nodes::Nodes;
+use crate::nodes::room::Room;
 
 /// The modes of all files.
 pub(crate) struct Modes {
     usual: Mode,
     can_be_strict: bool,
-    /// Files with another mode than the mount's.
-    others: RwLock<HashMap<InodeId, Mode>>,
-    /// There are some: most mounts have none, and check no further.
-    any: AtomicBool,
+    nodes: Arc<Nodes>,
+    /// Files with another mode than the mount's: most mounts have none, and check no further.
+    others: Room,
 }
 
 impl Modes {
     /// `usual`: the mount's mode.
-    pub(crate) fn new(usual: Mode, can_be_strict: bool) -> Modes {
-        Modes { usual, can_be_strict, others: RwLock::default(), any: AtomicBool::new(false) }
+    pub(crate) fn new(usual: Mode, can_be_strict: bool, nodes: &Arc<Nodes>) -> Modes {
+        Modes { usual, can_be_strict, nodes: nodes.clone(), others: Room::new(usize::MAX) }
     }
 
     /// The mode for an open of a file that has `own` as its own.
@@ -41,34 +41,20 @@ impl Modes {
 
     /// A file is being opened in a mode; returns whether it had another one at the last open.
     pub(crate) fn note(&self, inode: InodeId, mode: Mode) -> bool {
-        let before = self.of(inode);
-        if before == mode {
+        if self.of(inode) == mode {
             return false;
         }
-        let mut others = self.others.write();
-        match mode == self.usual {
-            true => others.remove(&inode),
-            false => others.insert(inode, mode),
-        };
-        self.any.store(!others.is_empty(), Ordering::Release);
+        let other = Some(mode).filter(|mode| *mode != self.usual);
+        self.nodes.change(inode, |node| node.mode.set(other, &self.others));
         true
     }
 
     /// The mode of a file's last open, or of its next.
     pub(crate) fn of(&self, inode: InodeId) -> Mode {
-        if !self.any.load(Ordering::Acquire) {
+        if self.others.taken() == 0 {
             return self.usual;
         }
-        self.others.read().get(&inode).copied().unwrap_or(self.usual)
-    }
-
-    /// The kernel no longer has anything of a file.
-    pub(crate) fn forget(&self, inode: InodeId) {
-        if self.any.load(Ordering::Acquire) {
-            let mut others = self.others.write();
-            others.remove(&inode);
-            self.any.store(!others.is_empty(), Ordering::Release);
-        }
+        self.nodes.look(inode, |node| node.mode.get()).flatten().unwrap_or(self.usual)
     }
 }
 
@@ -82,7 +68,8 @@ mod tests {
     #[test]
     fn a_file_s_own_mode_counts_and_else_the_mount_s() {
         for usual in Mode::ALL {
-            let modes = Modes::new(usual, true);
+            let nodes = Arc::<Nodes>::default();
+            let modes = Modes::new(usual, true, &nodes);
             assert_eq!(modes.of_opened(FILE, None).unwrap(), usual);
             for own in Mode::ALL {
                 assert_eq!(modes.of_opened(FILE, Some(own)).unwrap(), own);
@@ -90,20 +77,21 @@ mod tests {
                 assert!(!modes.note(FILE, own));
                 assert_eq!((modes.of(FILE), modes.of(InodeId(8))), (own, usual));
                 assert_eq!(modes.note(FILE, usual), own != usual);
-                assert!(modes.others.read().is_empty());
+                assert_eq!(modes.others.taken(), 0);
             }
+            nodes.tell(FILE);
             modes.note(FILE, Mode::Strict);
             modes.note(FILE, Mode::Relaxed);
-            modes.forget(FILE);
+            nodes.forget(FILE, 1);
             assert_eq!(modes.of(FILE), usual);
-            assert!(!modes.any.load(Ordering::Relaxed));
+            assert_eq!(modes.others.taken(), 0);
         }
     }
 
     // SEMANTICS 140.5
     #[test]
     fn a_strict_file_is_not_opened_where_the_kernel_cannot() {
-        let modes = Modes::new(Mode::Coherent, false);
+        let modes = Modes::new(Mode::Coherent, false, &Arc::default());
         let opened = |own| modes.of_opened(FILE, own);
         assert_eq!(opened(Some(Mode::Strict)).unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(opened(None).unwrap(), Mode::Coherent);

@@ -125,7 +125,7 @@ impl Mount {
         let believing = leases.clone();
         let failures = write_errors.clone();
         pool.hear_broken(Box::new(move |inode, broken| hear_broken(&believing, &failures, inode, broken)));
-        let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap()));
+        let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap(), &nodes));
         let strict = Arc::<StrictReads>::default();
         let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes)?;
         let locks = Locks::new(options.locks, &versions, droppers.owed(), &refresher, porter);

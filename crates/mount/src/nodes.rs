@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use ramlace_base::InodeId;
 use ramlace_sync::{Mutex, MutexGuard};
 
+use self::mode::Other;
 use self::removed::Last;
 use crate::places::Places;
 
+mod mode;
 mod removed;
 pub(crate) mod room;
 
@@ -44,20 +46,22 @@ struct Node {
 /// its fields are private, and one above this one for what is done with it.
 #[derive(Default)]
 pub(crate) struct Parts {
+    pub(crate) mode: Other,
     pub(crate) removed: Last,
 }
 
 impl Parts {
     /// The kernel no longer knows the inode.
     fn forget(&mut self) {
-        let Parts { removed } = self;
+        let Parts { mode, removed } = self;
+        mode.forget();
         removed.forget();
     }
 
     /// Nothing is known.
     fn is_blank(&self) -> bool {
-        let Parts { removed } = self;
-        removed.is_blank()
+        let Parts { mode, removed } = self;
+        mode.is_blank() && removed.is_blank()
     }
 }
 
