@@ -371,7 +371,6 @@ impl FileSystem for PoolFileSystem {
         self.forget_lookups(node, lookups);
         // The kernel may still know the node by other lookups: then its next open drops pages unnecessarily.
         self.versions.forget(inode);
-        self.write_errors.forget(inode);
     }
 }
 

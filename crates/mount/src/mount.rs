@@ -110,7 +110,7 @@ impl Mount {
         }
         let nodes = Arc::<Nodes>::default();
         let versions = Arc::new(Versions::default());
-        let write_errors = Arc::new(WriteErrors::default());
+        let write_errors = Arc::new(WriteErrors::new(&nodes));
         let pages = Arc::new(Pages::default());
         let refresher = Refresher::start(&session.notifier(), &versions, &write_errors, &pages)?;
         let refresher = Arc::new(refresher);

@@ -9,9 +9,9 @@ use ramlace_base::InodeId;
 use ramlace_sync::{Mutex, MutexGuard};
 
 use self::mode::Other;
-use self::removed::Last;
 use crate::places::Places;
 
+pub(crate) mod failure;
 mod mode;
 mod removed;
 pub(crate) mod room;
@@ -46,22 +46,24 @@ struct Node {
 /// its fields are private, and one above this one for what is done with it.
 #[derive(Default)]
 pub(crate) struct Parts {
+    pub(crate) failure: failure::Last,
     pub(crate) mode: Other,
-    pub(crate) removed: Last,
+    pub(crate) removed: removed::Last,
 }
 
 impl Parts {
     /// The kernel no longer knows the inode.
     fn forget(&mut self) {
-        let Parts { mode, removed } = self;
+        let Parts { failure, mode, removed } = self;
+        failure.forget();
         mode.forget();
         removed.forget();
     }
 
     /// Nothing is known.
     fn is_blank(&self) -> bool {
-        let Parts { mode, removed } = self;
-        mode.is_blank() && removed.is_blank()
+        let Parts { failure, mode, removed } = self;
+        failure.is_blank() && mode.is_blank() && removed.is_blank()
     }
 }
 
