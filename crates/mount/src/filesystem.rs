@@ -367,10 +367,7 @@ impl FileSystem for PoolFileSystem {
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        let inode = self.nodes.inode(node);
         self.forget_lookups(node, lookups);
-        // The kernel may still know the node by other lookups: then its next open drops pages unnecessarily.
-        self.versions.forget(inode);
     }
 }
 

@@ -109,7 +109,7 @@ impl Mount {
             check_strict(&session, options)?;
         }
         let nodes = Arc::<Nodes>::default();
-        let versions = Arc::new(Versions::default());
+        let versions = Arc::new(Versions::new(&nodes));
         let write_errors = Arc::new(WriteErrors::new(&nodes));
         let pages = Arc::new(Pages::default());
         let refresher = Refresher::start(&session.notifier(), &versions, &write_errors, &pages)?;

@@ -15,6 +15,7 @@ pub(crate) mod failure;
 mod mode;
 mod removed;
 pub(crate) mod room;
+pub(crate) mod version;
 
 /// The table has as many parts, each with a lock of its own. A power of two.
 const SHARDS: usize = 64;
@@ -46,24 +47,28 @@ struct Node {
 /// its fields are private, and one above this one for what is done with it.
 #[derive(Default)]
 pub(crate) struct Parts {
+    pub(crate) bare: version::Bare,
     pub(crate) failure: failure::Last,
     pub(crate) mode: Other,
     pub(crate) removed: removed::Last,
+    pub(crate) version: version::Known,
 }
 
 impl Parts {
     /// The kernel no longer knows the inode.
     fn forget(&mut self) {
-        let Parts { failure, mode, removed } = self;
+        let Parts { bare, failure, mode, removed, version } = self;
+        bare.forget();
         failure.forget();
         mode.forget();
         removed.forget();
+        version.forget();
     }
 
     /// Nothing is known.
     fn is_blank(&self) -> bool {
-        let Parts { failure, mode, removed } = self;
-        failure.is_blank() && mode.is_blank() && removed.is_blank()
+        let Parts { bare, failure, mode, removed, version } = self;
+        bare.is_blank() && failure.is_blank() && mode.is_blank() && removed.is_blank() && version.is_blank()
     }
 }
 
