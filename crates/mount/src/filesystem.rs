@@ -130,7 +130,6 @@ impl PoolFileSystem {
         let inode = self.nodes.inode(node);
         if self.nodes.forget(inode, lookups) {
             self.handed.forgotten(inode);
-            self.pages.forget(inode);
             self.leases.node_forgotten(node);
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct OpenFile {
     /// version.
     settled: AtomicBool,
     /// The kernel may be dropping pages until then. Lock order: this one, then those of [`Handles`] and of
-    /// [`crate::pages`].
+    /// [`crate::nodes`].
     dropping: Mutex<Option<DropByOpen>>,
     /// Failed write-backs that were reported by this descriptor.
     pub(crate) errors_heard: Heard,

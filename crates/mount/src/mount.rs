@@ -111,7 +111,7 @@ impl Mount {
         let nodes = Arc::<Nodes>::default();
         let versions = Arc::new(Versions::new(&nodes));
         let write_errors = Arc::new(WriteErrors::new(&nodes));
-        let pages = Arc::new(Pages::default());
+        let pages = Arc::new(Pages::new(&nodes));
         let refresher = Refresher::start(&session.notifier(), &versions, &write_errors, &pages)?;
         let refresher = Arc::new(refresher);
         // Root of a host may be nobody in the pool, while the kernel lets it do anything: so the kernel has

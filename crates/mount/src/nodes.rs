@@ -6,13 +6,14 @@
 use std::collections::HashMap;
 
 use ramlace_base::InodeId;
-use ramlace_sync::{Mutex, MutexGuard};
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 use self::mode::Other;
 use crate::places::Places;
 
 pub(crate) mod failure;
 mod mode;
+pub(crate) mod pages;
 mod removed;
 pub(crate) mod room;
 pub(crate) mod version;
@@ -31,7 +32,16 @@ pub(crate) struct Nodes {
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
-    nodes: Mutex<HashMap<InodeId, Node>>,
+    table: Mutex<Table>,
+    /// Notified when something ends that a thread waits for.
+    over: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    nodes: HashMap<InodeId, Node>,
+    /// The number of threads that wait.
+    waiting: usize,
 }
 
 /// What is known of one inode.
@@ -50,6 +60,8 @@ pub(crate) struct Parts {
     pub(crate) bare: version::Bare,
     pub(crate) failure: failure::Last,
     pub(crate) mode: Other,
+    /// Of a file that was read or written.
+    pub(crate) pages: Option<Box<pages::File>>,
     pub(crate) removed: removed::Last,
     pub(crate) version: version::Known,
 }
@@ -57,18 +69,24 @@ pub(crate) struct Parts {
 impl Parts {
     /// The kernel no longer knows the inode.
     fn forget(&mut self) {
-        let Parts { bare, failure, mode, removed, version } = self;
+        let Parts { bare, failure, mode, pages, removed, version } = self;
         bare.forget();
         failure.forget();
         mode.forget();
+        *pages = None;
         removed.forget();
         version.forget();
     }
 
     /// Nothing is known.
     fn is_blank(&self) -> bool {
-        let Parts { bare, failure, mode, removed, version } = self;
-        bare.is_blank() && failure.is_blank() && mode.is_blank() && removed.is_blank() && version.is_blank()
+        let Parts { bare, failure, mode, pages, removed, version } = self;
+        bare.is_blank()
+            && failure.is_blank()
+            && mode.is_blank()
+            && pages.is_none()
+            && removed.is_blank()
+            && version.is_blank()
     }
 }
 
@@ -96,25 +114,22 @@ impl Nodes {
 
     /// The kernel is being told of an entry that leads to this inode.
     pub(crate) fn tell(&self, inode: InodeId) {
-        self.lock(inode).entry(inode).or_default().lookups += 1;
+        let mut table = self.lock(inode);
+        table.with(inode, |node| node.lookups += 1);
     }
 
     /// The kernel has forgotten so many entries that led to this inode, or was not told of them. Returns
-    /// whether it no longer knows the inode.
+    /// whether it no longer knows the inode: then all ends that is known of it.
     pub(crate) fn forget(&self, inode: InodeId, lookups: u64) -> bool {
-        let is_unknown = {
-            let mut nodes = self.lock(inode);
-            let node = nodes.entry(inode).or_default();
+        let is_unknown = self.lock(inode).with(inode, |node| {
             node.lookups -= i64::try_from(lookups).unwrap_or(i64::MAX);
-            let is_unknown = node.lookups == 0;
-            if is_unknown && let Some(parts) = &mut node.parts {
+            if node.lookups == 0
+                && let Some(parts) = &mut node.parts
+            {
                 parts.forget();
             }
-            if !node.sweep() {
-                nodes.remove(&inode);
-            }
-            is_unknown
-        };
+            node.lookups == 0
+        });
         if is_unknown {
             self.places.forget(inode, || self.is_known(inode));
         }
@@ -123,38 +138,114 @@ impl Nodes {
 
     /// The kernel was told of the inode and has not forgotten it.
     pub(crate) fn is_known(&self, inode: InodeId) -> bool {
-        self.lock(inode).get(&inode).is_some_and(|node| node.lookups != 0)
+        self.lock(inode).nodes.get(&inode).is_some_and(|node| node.lookups != 0)
+    }
+
+    /// All inodes of which this is known.
+    pub(crate) fn all(&self, is_known: impl Fn(&Parts) -> bool) -> Vec<InodeId> {
+        let mut inodes = Vec::new();
+        for shard in self.shards.iter() {
+            let table = shard.table.lock();
+            let of = |node: &Node| node.parts.as_deref().is_some_and(&is_known);
+            inodes.extend(table.nodes.iter().filter(|(_, node)| of(node)).map(|(inode, _)| *inode));
+        }
+        inodes
     }
 
     /// Looks at what is known of an inode, if anything is.
     pub(crate) fn look<T>(&self, inode: InodeId, look: impl FnOnce(&Parts) -> T) -> Option<T> {
-        Some(look(self.lock(inode).get(&inode)?.parts.as_ref()?))
+        self.lock(inode).look(inode, look)
     }
 
     /// The same, to change some of it, or to take it away.
     pub(crate) fn find<T>(&self, inode: InodeId, change: impl FnOnce(&mut Parts) -> T) -> Option<T> {
-        let mut nodes = self.lock(inode);
-        let node = nodes.get_mut(&inode)?;
-        let found = change(node.parts.as_mut()?);
-        if !node.sweep() {
-            nodes.remove(&inode);
+        self.lock(inode).find(inode, change)
+    }
+
+    /// The same, for the end of something that [`Nodes::change_after`] may wait for.
+    pub(crate) fn find_and_wake(&self, inode: InodeId, change: impl FnOnce(&mut Parts)) {
+        let shard = self.shard(inode);
+        let mut table = shard.table.lock();
+        table.find(inode, change);
+        if table.waiting > 0 {
+            shard.over.notify_all();
         }
-        Some(found)
     }
 
     /// The same, also if nothing is known yet.
     pub(crate) fn change<T>(&self, inode: InodeId, change: impl FnOnce(&mut Parts) -> T) -> T {
-        let mut nodes = self.lock(inode);
-        let node = nodes.entry(inode).or_default();
-        let changed = change(node.parts.get_or_insert_default());
+        self.lock(inode).change(inode, change)
+    }
+
+    /// Changes it twice. In between, as long as it `waits`, others may change it.
+    pub(crate) fn change_after<A, T>(
+        &self,
+        inode: InodeId,
+        begin: impl FnOnce(&mut Parts) -> A,
+        waits: impl Fn(&Parts, &A) -> bool,
+        mut change: impl FnMut(&mut Parts, A) -> T,
+    ) -> T {
+        let shard = self.shard(inode);
+        let mut table = shard.table.lock();
+        let at_once = table.change(inode, |parts| {
+            let begun = begin(parts);
+            if waits(parts, &begun) { Err(begun) } else { Ok(change(parts, begun)) }
+        });
+        let begun = match at_once {
+            Ok(changed) => return changed,
+            Err(begun) => begun,
+        };
+        loop {
+            table.waiting += 1;
+            table = shard.over.wait(table);
+            table.waiting -= 1;
+            if !table.look(inode, |parts| waits(parts, &begun)).unwrap_or(false) {
+                return table.change(inode, |parts| change(parts, begun));
+            }
+        }
+    }
+
+    fn shard(&self, inode: InodeId) -> &Shard {
+        &self.shards[shard_of(inode)]
+    }
+
+    fn lock(&self, inode: InodeId) -> MutexGuard<'_, Table> {
+        self.shard(inode).table.lock()
+    }
+
+    /// The number of threads that wait beside an inode.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self, inode: InodeId) -> usize {
+        self.lock(inode).waiting
+    }
+}
+
+impl Table {
+    /// Changes a node, and removes it if nothing is known of it any more.
+    fn with<T>(&mut self, inode: InodeId, change: impl FnOnce(&mut Node) -> T) -> T {
+        let node = self.nodes.entry(inode).or_default();
+        let changed = change(node);
         if !node.sweep() {
-            nodes.remove(&inode);
+            self.nodes.remove(&inode);
         }
         changed
     }
 
-    fn lock(&self, inode: InodeId) -> MutexGuard<'_, HashMap<InodeId, Node>> {
-        self.shards[shard_of(inode)].nodes.lock()
+    fn change<T>(&mut self, inode: InodeId, change: impl FnOnce(&mut Parts) -> T) -> T {
+        self.with(inode, |node| change(node.parts.get_or_insert_default()))
+    }
+
+    fn find<T>(&mut self, inode: InodeId, change: impl FnOnce(&mut Parts) -> T) -> Option<T> {
+        let node = self.nodes.get_mut(&inode)?;
+        let found = change(node.parts.as_deref_mut()?);
+        if !node.sweep() {
+            self.nodes.remove(&inode);
+        }
+        Some(found)
+    }
+
+    fn look<T>(&self, inode: InodeId, look: impl FnOnce(&Parts) -> T) -> Option<T> {
+        Some(look(self.nodes.get(&inode)?.parts.as_deref()?))
     }
 }
 
@@ -179,7 +270,7 @@ mod tests {
         assert!(!nodes.forget(FILE, 1) && nodes.is_known(FILE));
         nodes.tell(FILE);
         assert!(nodes.forget(FILE, 2) && !nodes.is_known(FILE));
-        assert!(nodes.shards.iter().all(|shard| shard.nodes.lock().is_empty()));
+        assert!(nodes.shards.iter().all(|shard| shard.table.lock().nodes.is_empty()));
     }
 
     #[test]

@@ -11,16 +11,17 @@
 //! fails, what was left out is written after all, before the program gets the error. A write-back that began
 //! before the write comes first.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ramlace_base::{ByteRange, InodeId};
 use ramlace_client::RecallsMade;
-use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Layout;
 
-use crate::reads::{Held, Reads};
-use crate::under_way::{Kind, LeftOut, UnderWay};
+use crate::nodes::pages::File;
+use crate::nodes::{Nodes, Parts};
+use crate::reads::Held;
+use crate::under_way::{Kind, LeftOut};
 
 /// A range of a lane is dropped exactly if it consists of at most so many parts of the file, and otherwise as
 /// one range.
@@ -29,38 +30,12 @@ const PARTS_MAX: u64 = 16;
 /// All bytes of a file.
 pub(crate) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
-/// The files of which the kernel may have pages; one entry for each that it knows and that was read or
-/// written.
-#[derive(Default)]
+/// The files of which the kernel may have pages: those that it knows and that were read or written.
 pub(crate) struct Pages {
-    table: Mutex<Table>,
-    /// Notified when a request ends that a thread waits for.
-    over: Condvar,
-}
-
-#[derive(Default)]
-struct Table {
-    files: HashMap<InodeId, File>,
-    /// The number of requests so far.
-    requests: u64,
-    /// The number of threads that wait for other requests.
-    waiting: usize,
-}
-
-#[derive(Default)]
-struct File {
-    layout: Option<Layout>,
-    under_way: UnderWay,
-    drops_begun: u64,
-    drops_over: u64,
-    /// The number of drops that were over when the last write through pages was answered.
-    drops_met: u64,
-    /// What was read since then, if it may have been after a drop.
-    read: Reads,
-    /// The recalls from other clients that write-backs have made, and that were not waited for yet.
-    made: RecallsMade,
-    /// How often all leases on one of its lanes have ended.
-    leases_ended: u64,
+    nodes: Arc<Nodes>,
+    /// The number of requests so far. Those of one file have theirs in order, for they get them under its
+    /// node's lock.
+    requests: AtomicU64,
 }
 
 /// The kernel may have older bytes in pages of this write.
@@ -90,13 +65,12 @@ impl Drop for DropByOpen {
         if !self.is_void {
             return self.pages.drop_is_over(self.inode);
         }
-        let mut table = self.pages.lock();
-        if let Some(file) = table.files.get_mut(&self.inode) {
-            file.drops_begun = file.drops_begun.saturating_sub(1).max(file.drops_over);
-            if file.is_blank() {
-                table.files.remove(&self.inode);
+        self.pages.nodes.find(self.inode, |node| {
+            if let Some(file) = &mut node.pages {
+                file.drop_was_not();
+                node.pages.take_if(|file| file.is_blank());
             }
-        }
+        });
     }
 }
 
@@ -111,17 +85,15 @@ pub(crate) struct Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        let mut table = self.pages.lock();
-        if let Some(file) = table.files.get_mut(&self.inode) {
-            file.under_way.end(self.number);
-        }
-        if table.waiting > 0 {
-            self.pages.over.notify_all();
-        }
+        self.pages.find_and_wake(self.inode, |file| file.end(self.number));
     }
 }
 
 impl Pages {
+    pub(crate) fn new(nodes: &Arc<Nodes>) -> Pages {
+        Pages { nodes: nodes.clone(), requests: AtomicU64::new(0) }
+    }
+
     /// Bytes are about to be read into pages, for a request of the kernel (`unique` is its number, if
     /// programs may write the file).
     pub(crate) fn begin_read(
@@ -131,27 +103,27 @@ impl Pages {
         range: ByteRange,
         unique: Option<u64>,
     ) -> Request {
-        let (request, mut table) = self.begin(inode, Kind::Read, range);
-        let file = table.files.entry(inode).or_default();
-        file.layout.get_or_insert(*layout);
-        if file.may_have_been_dropped() {
-            let drops_over = (file.drops_over == file.drops_begun).then_some(file.drops_over);
-            file.read.note(range, unique, drops_over);
-        }
-        request
+        let begun = self.change(inode, |file| {
+            let begun = self.begin(file, Kind::Read, range);
+            file.note_read(layout, range, unique);
+            begun
+        });
+        self.request(inode, begun)
     }
 
     /// A truncation to any size begins: until it is answered the kernel writes back no page of the file.
     pub(crate) fn begin_cut(self: &Arc<Pages>, inode: InodeId) -> Request {
-        self.begin(inode, Kind::Cut, WHOLE).0
+        let begun = self.change(inode, |file| self.begin(file, Kind::Cut, WHOLE));
+        self.request(inode, begun)
     }
 
     /// A program's write through pages begins. Waits until write-backs of the same pages that are under way
     /// are done; these wait for no other client.
     pub(crate) fn begin_through(self: &Arc<Pages>, inode: InodeId, range: ByteRange) -> Request {
-        let (request, table) = self.begin(inode, Kind::Through, range);
-        drop(self.await_none(table, inode, Kind::Back, range, request.number));
-        request
+        let begin = |file: &mut File| self.begin(file, Kind::Through, range);
+        let waits = |file: &File, begun: &Begun| file.has(Kind::Back, range, begun.number);
+        let begun = self.change_after(inode, begin, waits, |_, begun| begun);
+        self.request(inode, begun)
     }
 
     /// These bytes of pages are about to be written back; returns which of them are to be written.
@@ -162,75 +134,41 @@ impl Pages {
         bytes: &[u8],
     ) -> (Request, Vec<ByteRange>) {
         let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
-        let (request, table) = self.begin(inode, Kind::Back, range);
-        let mut table = self.await_none(table, inode, Kind::LeftOut, range, request.number);
-        let file = table.files.entry(inode).or_default();
-        let File { under_way, drops_begun, drops_met, read, .. } = file;
-        let is_suspect = |part| drops_begun != drops_met && read.meet(part);
-        let parts = under_way.leave_out(offset, bytes, is_suspect);
-        (request, parts)
+        let begin = |file: &mut File| self.begin(file, Kind::Back, range);
+        let waits = |file: &File, begun: &Begun| file.has(Kind::LeftOut, range, begun.number);
+        let leave_out = |node: &mut Parts, begun: Begun| {
+            (begun, node.pages.get_or_insert_default().leave_out(offset, bytes))
+        };
+        let (begun, parts) = self.change_after(inode, begin, waits, leave_out);
+        (self.request(inode, begun), parts)
     }
 
     /// A program's write through pages has failed, and has written nothing from `end` on. Returns what
     /// write-backs have left out there, to be written now. Other write-backs of the same pages wait until
     /// [`Pages::left_out_is_written`].
     pub(crate) fn fail_through(&self, inode: InodeId, request: &Request, end: u64) -> Vec<LeftOut> {
-        let mut table = self.lock();
-        table.files.get_mut(&inode).map(|file| file.under_way.fail(request.number, end)).unwrap_or_default()
+        self.find(inode, |file| file.fail(request.number, end)).unwrap_or_default()
     }
 
     /// That was written, or could not be: from now on it is not waited for, although the write is still to be
     /// answered.
     pub(crate) fn left_out_is_written(&self, inode: InodeId, request: &Request) {
-        let mut table = self.lock();
-        if let Some(file) = table.files.get_mut(&inode) {
-            file.under_way.left_out_is_written(request.number);
-        }
-        if table.waiting > 0 {
-            self.over.notify_all();
-        }
+        self.find_and_wake(inode, |file| file.left_out_is_written(request.number));
     }
 
-    fn begin(
-        self: &Arc<Pages>,
-        inode: InodeId,
-        kind: Kind,
-        range: ByteRange,
-    ) -> (Request, MutexGuard<'_, Table>) {
-        let mut table = self.lock();
-        table.requests += 1;
-        let number = table.requests;
-        let file = table.files.entry(inode).or_default();
-        file.under_way.begin(number, kind, range);
-        let drops_begun = file.drops_begun;
-        (Request { pages: self.clone(), inode, number, drops_begun }, table)
+    fn begin(&self, file: &mut File, kind: Kind, range: ByteRange) -> Begun {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        Begun { number, drops_begun: file.begin(number, kind, range) }
     }
 
-    /// Waits for earlier requests of a kind that touch the same pages.
-    fn await_none<'a>(
-        &'a self,
-        mut table: MutexGuard<'a, Table>,
-        inode: InodeId,
-        kind: Kind,
-        range: ByteRange,
-        before: u64,
-    ) -> MutexGuard<'a, Table> {
-        let is_there = |table: &Table| {
-            table.files.get(&inode).is_some_and(|file| file.under_way.has(kind, range, before))
-        };
-        while is_there(&table) {
-            table.waiting += 1;
-            table = self.over.wait(table);
-            table.waiting -= 1;
-        }
-        table
+    fn request(self: &Arc<Pages>, inode: InodeId, begun: Begun) -> Request {
+        let Begun { number, drops_begun } = begun;
+        Request { pages: self.clone(), inode, number, drops_begun }
     }
 
     /// The parts of these pages that requests under way may hold locked until they are answered.
     pub(crate) fn held(&self, inode: InodeId, parts: &[ByteRange]) -> Vec<ByteRange> {
-        let table = self.lock();
-        let Some(file) = table.files.get(&inode) else { return Vec::new() };
-        parts.iter().flat_map(|part| file.under_way.held(*part)).collect()
+        self.look(inode, |file| file.held(parts)).unwrap_or_default()
     }
 
     /// A write through pages is about to be answered: returns the pages to be dropped, if there may be older
@@ -242,51 +180,43 @@ impl Pages {
         range: ByteRange,
         (unique, request): (u64, &Request),
     ) -> Option<Suspect> {
-        let mut table = self.lock();
-        let before = table.requests + 1;
-        let file = table.files.entry(inode).or_default();
-        file.layout.get_or_insert(*layout);
-        let suspect = file.is_suspect(range);
-        if suspect {
-            table = self.await_none(table, inode, Kind::Read, range, before);
-        } else {
-            file.settle();
-        }
-        let file = table.files.get(&inode).filter(|_| suspect)?;
-        Some(Suspect { range, held: file.read.hold(range, unique, request.drops_begun) })
+        let begin = |file: &mut File| {
+            let before = self.requests.load(Ordering::Relaxed) + 1;
+            file.wrote(layout, range).then_some(before)
+        };
+        let waits = |file: &File, before: &Option<u64>| {
+            before.is_some_and(|before| file.has(Kind::Read, range, before))
+        };
+        self.change_after(inode, begin, waits, |node, suspect| {
+            let file = node.pages.as_deref().filter(|_| suspect.is_some())?;
+            Some(Suspect { range, held: file.hold(range, unique, request.drops_begun) })
+        })
     }
 
     /// A write through pages is answered now that its pages were dropped.
     pub(crate) fn settle(&self, inode: InodeId) {
-        if let Some(file) = self.lock().files.get_mut(&inode) {
-            file.settle();
-        }
+        self.find(inode, File::settle);
     }
 
     pub(crate) fn drop_begins(&self, inode: InodeId) {
-        if let Some(file) = self.lock().files.get_mut(&inode) {
-            file.drops_begun += 1;
-        }
+        self.find(inode, File::drop_begins);
     }
 
     /// The kernel drops a file's pages by itself between the reply to an open and the program's getting the
     /// descriptor.
     pub(crate) fn drop_by_open(self: &Arc<Pages>, inode: InodeId) -> DropByOpen {
-        self.lock().files.entry(inode).or_default().drops_begun += 1;
+        self.change(inode, File::drop_begins);
         DropByOpen { pages: self.clone(), inode, is_void: false }
     }
 
     pub(crate) fn drop_is_over(&self, inode: InodeId) {
-        if let Some(file) = self.lock().files.get_mut(&inode) {
-            // The kernel may have forgotten the file in between.
-            file.drops_over = (file.drops_over + 1).min(file.drops_begun);
-        }
+        self.find(inode, File::drop_is_over);
     }
 
     /// The parts of the file that make up a range of one of its lanes; the whole file if its layout is not
     /// known.
     pub(crate) fn parts(&self, inode: InodeId, lane: Option<u16>, range: ByteRange) -> Vec<ByteRange> {
-        let layout = self.lock().files.get(&inode).and_then(|file| file.layout);
+        let layout = self.look(inode, File::layout).flatten();
         match (lane, layout) {
             (None, _) => vec![range],
             (Some(lane), Some(layout)) => parts(&layout, lane, range),
@@ -297,74 +227,80 @@ impl Pages {
     /// All leases on a lane have ended. Its server may no longer wait for this mount, or not know its leases:
     /// what a read under way got from it must not be shown.
     pub(crate) fn note_leases_ended(&self, inode: InodeId) {
-        if let Some(file) = self.lock().files.get_mut(&inode) {
-            file.leases_ended += 1;
-        }
+        self.find(inode, File::note_leases_ended);
     }
 
     /// How often all leases on a lane of a file have ended.
     pub(crate) fn leases_ended(&self, inode: InodeId) -> u64 {
-        self.lock().files.get(&inode).map_or(0, |file| file.leases_ended)
+        self.look(inode, File::leases_ended).unwrap_or(0)
     }
 
     /// Write-backs have made recalls.
     pub(crate) fn made(&self, inode: InodeId, made: &RecallsMade) {
         if !made.is_empty() {
-            self.lock().files.entry(inode).or_default().made.add(made);
+            self.change(inode, |file| file.made().add(made));
         }
     }
 
     /// The recalls that were not waited for yet.
     pub(crate) fn unpublished(&self, inode: InodeId) -> RecallsMade {
-        self.lock().files.get(&inode).map(|file| file.made.clone()).unwrap_or_default()
+        self.find(inode, |file| file.made().clone()).unwrap_or_default()
     }
 
     /// These recalls were waited for; if there are newer ones, all stay.
     pub(crate) fn published(&self, inode: InodeId, made: &RecallsMade) {
-        if let Some(file) = self.lock().files.get_mut(&inode)
-            && file.made == *made
-        {
-            file.made = RecallsMade::default();
-        }
+        self.find(inode, |file| {
+            if file.made() == made {
+                *file.made() = RecallsMade::default();
+            }
+        });
     }
 
     /// All files of which the kernel may have pages.
     pub(crate) fn all(&self) -> Vec<InodeId> {
-        self.lock().files.keys().copied().collect()
+        self.nodes.all(|node| node.pages.is_some())
     }
 
-    /// The kernel has forgotten a file.
-    pub(crate) fn forget(&self, inode: InodeId) {
-        self.lock().files.remove(&inode);
+    fn look<T>(&self, inode: InodeId, look: impl FnOnce(&File) -> T) -> Option<T> {
+        self.nodes.look(inode, |node| node.pages.as_deref().map(look)).flatten()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock()
+    fn find<T>(&self, inode: InodeId, change: impl FnOnce(&mut File) -> T) -> Option<T> {
+        self.nodes.find(inode, |node| node.pages.as_deref_mut().map(change)).flatten()
+    }
+
+    /// The same, for the end of something that is waited for.
+    fn find_and_wake(&self, inode: InodeId, change: impl FnOnce(&mut File)) {
+        self.nodes.find_and_wake(inode, |node| {
+            if let Some(file) = &mut node.pages {
+                change(file);
+            }
+        });
+    }
+
+    fn change<T>(&self, inode: InodeId, change: impl FnOnce(&mut File) -> T) -> T {
+        self.nodes.change(inode, |node| change(node.pages.get_or_insert_default()))
+    }
+
+    /// The same, and once more when nothing is there any more that it `waits` for.
+    fn change_after<A, T>(
+        &self,
+        inode: InodeId,
+        begin: impl FnOnce(&mut File) -> A,
+        waits: impl Fn(&File, &A) -> bool,
+        change: impl FnMut(&mut Parts, A) -> T,
+    ) -> T {
+        let begin = |node: &mut Parts| begin(node.pages.get_or_insert_default());
+        let waits = |node: &Parts, begun: &A| node.pages.as_deref().is_some_and(|file| waits(file, begun));
+        self.nodes.change_after(inode, begin, waits, change)
     }
 }
 
-impl File {
-    /// Whether a drop has begun since the last write through pages was answered, or was going on then.
-    fn may_have_been_dropped(&self) -> bool {
-        self.drops_begun != self.drops_met
-    }
-
-    /// Whether these pages may have been dropped and read again since the last write through pages was
-    /// answered.
-    fn is_suspect(&self, range: ByteRange) -> bool {
-        self.may_have_been_dropped() && self.read.meet(range)
-    }
-
-    /// The kernel has read and written nothing of it, and is not about to.
-    fn is_blank(&self) -> bool {
-        let counts = [self.drops_begun, self.drops_over, self.leases_ended];
-        self.layout.is_none() && self.under_way.is_empty() && self.made.is_empty() && counts == [0; 3]
-    }
-
-    fn settle(&mut self) {
-        self.drops_met = self.drops_over;
-        self.read.clear();
-    }
+/// A request that has begun.
+struct Begun {
+    number: u64,
+    /// The number of drops of the file that had begun before.
+    drops_begun: u64,
 }
 
 /// The parts of the file that make up a range of a lane.
@@ -397,6 +333,15 @@ mod tests {
 
     const FILE: InodeId = InodeId(7);
     const PAGE: u64 = 4096;
+
+    fn pages() -> Arc<Pages> {
+        Arc::new(Pages::new(&Arc::default()))
+    }
+
+    fn forget(pages: &Pages) {
+        pages.nodes.tell(FILE);
+        pages.nodes.forget(FILE, 1);
+    }
 
     fn layout(width: u16) -> Layout {
         Layout {
@@ -442,7 +387,7 @@ mod tests {
 
     #[test]
     fn pages_that_were_dropped_and_read_again_before_a_write_are_suspect() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         read(&pages, 0);
         assert!(!write(&pages, 0), "nobody has dropped anything");
         dropped(&pages);
@@ -461,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_drop_that_was_going_on_when_the_last_write_was_answered_counts() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         read(&pages, 0);
         pages.drop_begins(FILE);
         assert!(!write(&pages, 0));
@@ -479,7 +424,7 @@ mod tests {
     // SEMANTICS 116
     #[test]
     fn pages_are_suspect_until_the_drop_of_an_open_is_over_and_from_then_on_where_others_write() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         read(&pages, 0);
         let opened = pages.drop_by_open(FILE);
         assert!(!write(&pages, 0), "it was not read since");
@@ -490,7 +435,7 @@ mod tests {
         read(&pages, 0);
         opened.end_unseen();
         assert!(!write(&pages, 0), "nobody wrote meanwhile");
-        pages.forget(FILE);
+        forget(&pages);
         pages.drop_by_open(FILE).end_unseen();
         assert!(pages.all().is_empty(), "nothing to remember");
     }
@@ -526,19 +471,19 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_dropped_whole() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         assert_eq!(pages.parts(FILE, Some(2), page(1)), [WHOLE]);
         assert_eq!(pages.parts(FILE, None, page(0)), [page(0)]);
         drop(pages.begin_read(FILE, &layout(2), page(0), Some(1)));
         assert_eq!(pages.parts(FILE, Some(1), page(0)), [page(16)]);
         assert_eq!(pages.all(), [FILE]);
-        pages.forget(FILE);
+        forget(&pages);
         assert_eq!(pages.parts(FILE, Some(1), page(0)), [WHOLE]);
     }
 
     #[test]
     fn writes_and_truncations_hold_their_pages_until_they_are_over() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         assert!(pages.held(FILE, &[WHOLE]).is_empty());
         let write = pages.begin_through(FILE, page(1));
         let held =
@@ -552,7 +497,7 @@ mod tests {
 
     #[test]
     fn what_is_written_back_leaves_out_what_a_call_writes_where_the_page_may_be_older() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         let middle = range(100, 200);
         let write = pages.begin_through(FILE, middle);
         assert_eq!(back(&pages, 0).1, [page(0)], "the call's bytes are in the page");
@@ -573,7 +518,7 @@ mod tests {
     // SEMANTICS 116
     #[test]
     fn what_was_left_out_for_a_call_that_fails_is_written_after_all() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         let write = pages.begin_through(FILE, range(100, 200));
         dropped(&pages);
         read(&pages, 0);
@@ -583,7 +528,7 @@ mod tests {
         assert_eq!(left, [LeftOut { offset: 150, bytes: vec![8; 50] }], "what the page had last");
         let other = pages.clone();
         let next = std::thread::spawn(move || back(&other, 0).1);
-        while pages.lock().waiting == 0 {
+        while pages.nodes.waiting(FILE) == 0 {
             std::thread::yield_now();
         }
         assert!(!next.is_finished(), "newer stores come behind it");
@@ -596,7 +541,7 @@ mod tests {
     // SEMANTICS 128.5
     #[test]
     fn a_write_that_failed_in_part_holds_its_pages_and_no_write_backs() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         let write = pages.begin_through(FILE, range(100, 2 * PAGE));
         dropped(&pages);
         read(&pages, 0);
@@ -604,7 +549,7 @@ mod tests {
         assert_eq!(pages.fail_through(FILE, &write, 150), []);
         let other = pages.clone();
         let next = std::thread::spawn(move || back(&other, 1).1);
-        while pages.lock().waiting == 0 {
+        while pages.nodes.waiting(FILE) == 0 {
             std::thread::yield_now();
         }
         pages.left_out_is_written(FILE, &write);
@@ -617,11 +562,11 @@ mod tests {
 
     #[test]
     fn a_write_waits_for_what_is_written_back_of_its_pages_already() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         let (back, elsewhere) = (back(&pages, 0).0, back(&pages, 9).0);
         let writer = pages.clone();
         let write = std::thread::spawn(move || drop(writer.begin_through(FILE, range(5, 6))));
-        while pages.lock().waiting == 0 {
+        while pages.nodes.waiting(FILE) == 0 {
             std::thread::yield_now();
         }
         drop(elsewhere);
@@ -632,7 +577,7 @@ mod tests {
 
     #[test]
     fn recalls_that_nobody_has_waited_for_stay() {
-        let pages = Arc::new(Pages::default());
+        let pages = pages();
         let none = RecallsMade::default();
         pages.made(FILE, &none);
         assert!(pages.all().is_empty(), "nothing to remember");

@@ -1,0 +1,145 @@
+//! What is known of the kernel's pages of one file: see [`crate::pages`].
+
+use ramlace_base::ByteRange;
+use ramlace_client::RecallsMade;
+use ramlace_wire::Layout;
+
+use crate::reads::{Held, Reads};
+use crate::under_way::{Kind, LeftOut, UnderWay};
+
+/// A file that was read or written.
+#[derive(Default)]
+pub(crate) struct File {
+    layout: Option<Layout>,
+    under_way: UnderWay,
+    drops_begun: u64,
+    drops_over: u64,
+    /// The number of drops that were over when the last write through pages was answered.
+    drops_met: u64,
+    /// What was read since then, if it may have been after a drop.
+    read: Reads,
+    /// The recalls from other clients that write-backs have made, and that were not waited for yet.
+    made: RecallsMade,
+    /// How often all leases on one of its lanes have ended.
+    leases_ended: u64,
+}
+
+impl File {
+    /// A request begins. Returns how many drops had begun before.
+    pub(crate) fn begin(&mut self, number: u64, kind: Kind, range: ByteRange) -> u64 {
+        self.under_way.begin(number, kind, range);
+        self.drops_begun
+    }
+
+    /// A request is over.
+    pub(crate) fn end(&mut self, number: u64) {
+        self.under_way.end(number);
+    }
+
+    /// Whether requests of a kind that touch the same pages are under way, and began before this number.
+    pub(crate) fn has(&self, kind: Kind, range: ByteRange, before: u64) -> bool {
+        self.under_way.has(kind, range, before)
+    }
+
+    /// Pages are being read, for this request of the kernel if programs may write the file.
+    pub(crate) fn note_read(&mut self, layout: &Layout, range: ByteRange, unique: Option<u64>) {
+        self.layout.get_or_insert(*layout);
+        if self.may_have_been_dropped() {
+            let drops_over = (self.drops_over == self.drops_begun).then_some(self.drops_over);
+            self.read.note(range, unique, drops_over);
+        }
+    }
+
+    /// A write through pages is about to be answered. Returns whether these may have been dropped and read
+    /// again since the last one was.
+    pub(crate) fn wrote(&mut self, layout: &Layout, range: ByteRange) -> bool {
+        self.layout.get_or_insert(*layout);
+        let suspect = self.is_suspect(range);
+        if !suspect {
+            self.settle();
+        }
+        suspect
+    }
+
+    /// Whether the kernel holds the last page of a write: see [`Reads::hold`].
+    pub(crate) fn hold(&self, range: ByteRange, unique: u64, drops_begun: u64) -> Held {
+        self.read.hold(range, unique, drops_begun)
+    }
+
+    /// The bytes of a write-back that are to be written: without those that calls are writing where the page
+    /// may be older.
+    pub(crate) fn leave_out(&mut self, offset: u64, bytes: &[u8]) -> Vec<ByteRange> {
+        let File { under_way, drops_begun, drops_met, read, .. } = self;
+        let is_suspect = |part| drops_begun != drops_met && read.meet(part);
+        under_way.leave_out(offset, bytes, is_suspect)
+    }
+
+    /// A write has written nothing from `end` on: returns what was left out for it there.
+    pub(crate) fn fail(&mut self, number: u64, end: u64) -> Vec<LeftOut> {
+        self.under_way.fail(number, end)
+    }
+
+    /// That was written.
+    pub(crate) fn left_out_is_written(&mut self, number: u64) {
+        self.under_way.left_out_is_written(number);
+    }
+
+    /// The parts of these pages that requests under way may hold.
+    pub(crate) fn held(&self, parts: &[ByteRange]) -> Vec<ByteRange> {
+        parts.iter().flat_map(|part| self.under_way.held(*part)).collect()
+    }
+
+    /// A write through pages is answered.
+    pub(crate) fn settle(&mut self) {
+        self.drops_met = self.drops_over;
+        self.read.clear();
+    }
+
+    pub(crate) fn drop_begins(&mut self) {
+        self.drops_begun += 1;
+    }
+
+    pub(crate) fn drop_is_over(&mut self) {
+        // The kernel may have forgotten the file in between.
+        self.drops_over = (self.drops_over + 1).min(self.drops_begun);
+    }
+
+    /// A drop is over that does not count.
+    pub(crate) fn drop_was_not(&mut self) {
+        self.drops_begun = self.drops_begun.saturating_sub(1).max(self.drops_over);
+    }
+
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        self.layout
+    }
+
+    pub(crate) fn note_leases_ended(&mut self) {
+        self.leases_ended += 1;
+    }
+
+    pub(crate) fn leases_ended(&self) -> u64 {
+        self.leases_ended
+    }
+
+    /// Recalls that were not waited for yet.
+    pub(crate) fn made(&mut self) -> &mut RecallsMade {
+        &mut self.made
+    }
+
+    /// The kernel has read and written nothing of it, and is not about to.
+    pub(crate) fn is_blank(&self) -> bool {
+        let counts = [self.drops_begun, self.drops_over, self.leases_ended];
+        self.layout.is_none() && self.under_way.is_empty() && self.made.is_empty() && counts == [0; 3]
+    }
+
+    /// Whether a drop has begun since the last write through pages was answered, or was going on then.
+    fn may_have_been_dropped(&self) -> bool {
+        self.drops_begun != self.drops_met
+    }
+
+    /// Whether these pages may have been dropped and read again since the last write through pages was
+    /// answered.
+    fn is_suspect(&self, range: ByteRange) -> bool {
+        self.may_have_been_dropped() && self.read.meet(range)
+    }
+}
