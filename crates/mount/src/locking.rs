@@ -93,7 +93,7 @@ impl PoolFileSystem {
     /// A process closes a descriptor: its POSIX locks of the file end, whichever descriptor it has used to
     /// lock.
     pub(crate) fn release_process_locks(&self, inode: InodeId, handle: u64, owner: u64) {
-        if self.locks.owners().end(inode, owner)
+        if self.locks.end_owner(inode, owner)
             && let Ok(file) = self.handles.get(handle)
         {
             file.file.release_locks(LockTable::Fcntl, owner);
@@ -102,7 +102,7 @@ impl PoolFileSystem {
 
     /// An open file is gone: its `flock` ends, and so do its OFD locks, which nothing else can have ended.
     pub(crate) fn release_file_locks(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
-        let left = self.locks.owners().end_file(inode, handle);
+        let left = self.locks.end_file(inode, handle);
         if left.is_empty() && flock_owner.is_none() {
             return;
         }

@@ -9,8 +9,8 @@
 //! A granted lock shows what others wrote before they unlocked: if the file has another version than the
 //! kernel's pages, they are dropped before the program continues.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ramlace_base::{Error, InodeId, Result};
@@ -20,6 +20,7 @@ use ramlace_sync::{Mutex, MutexGuard};
 
 use crate::droppers::Owed;
 use crate::handles::OpenFile;
+use crate::nodes::Nodes;
 use crate::refresh::Refresher;
 use crate::versions::{Version, Versions};
 
@@ -46,7 +47,8 @@ pub(crate) struct Locks {
     pub(crate) enabled: bool,
     /// Waiting requests by number.
     parked: Mutex<HashMap<u64, Parked>>,
-    owners: Mutex<Owners>,
+    /// Knows the owners of each file.
+    nodes: Arc<Nodes>,
     versions: Arc<Versions>,
     /// Drops of relaxed files are not waited for, so a write elsewhere may be over before its time is known
     /// here.
@@ -56,45 +58,10 @@ pub(crate) struct Locks {
     porter: Arc<Porter>,
 }
 
-/// Owners of `fcntl` locks by file, and the open files through which they may have locked. Closing a file
-/// without locks costs one lookup.
-#[derive(Default)]
-pub(crate) struct Owners(HashMap<InodeId, HashMap<u64, HashSet<u64>>>);
-
-impl Owners {
-    fn note(&mut self, inode: InodeId, owner: u64, handle: u64) {
-        self.0.entry(inode).or_default().entry(owner).or_default().insert(handle);
-    }
-
-    fn may_hold(&self, inode: InodeId, owner: u64) -> bool {
-        self.0.get(&inode).is_some_and(|owners| owners.contains_key(&owner))
-    }
-
-    /// An owner is gone; returns whether it was known.
-    pub(crate) fn end(&mut self, inode: InodeId, owner: u64) -> bool {
-        let Entry::Occupied(mut owners) = self.0.entry(inode) else { return false };
-        let known = owners.get_mut().remove(&owner).is_some();
-        if owners.get().is_empty() {
-            owners.remove();
-        }
-        known
-    }
-
-    /// An open file is gone; returns the owners that may have locked through it alone.
-    pub(crate) fn end_file(&mut self, inode: InodeId, handle: u64) -> Vec<u64> {
-        let Entry::Occupied(mut owners) = self.0.entry(inode) else { return Vec::new() };
-        let left = owners.get_mut().extract_if(|_, handles| handles.remove(&handle) && handles.is_empty());
-        let left = left.map(|(owner, _)| owner).collect();
-        if owners.get().is_empty() {
-            owners.remove();
-        }
-        left
-    }
-}
-
 impl Locks {
     pub(crate) fn new(
         enabled: bool,
+        nodes: &Arc<Nodes>,
         versions: &Arc<Versions>,
         owed: Owed,
         refresher: &Arc<Refresher>,
@@ -103,7 +70,7 @@ impl Locks {
         Arc::new(Locks {
             enabled,
             parked: Mutex::default(),
-            owners: Mutex::default(),
+            nodes: nodes.clone(),
             versions: versions.clone(),
             owed,
             refresher: refresher.clone(),
@@ -115,15 +82,27 @@ impl Locks {
         self.parked.lock()
     }
 
-    pub(crate) fn owners(&self) -> MutexGuard<'_, Owners> {
-        self.owners.lock()
-    }
-
     /// The owner may have locks from now on.
     fn note(&self, holder: Holder) {
         if holder.request.table == LockTable::Fcntl && holder.request.kind.is_some() {
-            self.owners().note(holder.inode, holder.request.owner, holder.handle);
+            let (owner, handle) = (holder.request.owner, holder.handle);
+            self.nodes.change(holder.inode, |node| node.owners.note(owner, handle));
         }
+    }
+
+    fn may_hold(&self, inode: InodeId, owner: u64) -> bool {
+        self.nodes.look(inode, |node| node.owners.may_hold(owner)).unwrap_or(false)
+    }
+
+    /// An owner of `fcntl` locks is gone; returns whether it was known. Closing a file without locks costs one
+    /// lookup.
+    pub(crate) fn end_owner(&self, inode: InodeId, owner: u64) -> bool {
+        self.nodes.find(inode, |node| node.owners.end(owner)).unwrap_or(false)
+    }
+
+    /// An open file is gone; returns the owners that may have locked through it alone.
+    pub(crate) fn end_file(&self, inode: InodeId, handle: u64) -> Vec<u64> {
+        self.nodes.find(inode, |node| node.owners.end_file(handle)).unwrap_or_default()
     }
 
     /// Takes a parked reply and answers it.
@@ -192,9 +171,7 @@ impl Locks {
         match kind {
             Some(LockKind::Exclusive) => false,
             // Owners of a `flock` are not noted.
-            Some(LockKind::Shared) => {
-                table == LockTable::Flock || self.owners().may_hold(holder.inode, owner)
-            }
+            Some(LockKind::Shared) => table == LockTable::Flock || self.may_hold(holder.inode, owner),
             None => true,
         }
     }
@@ -266,20 +243,5 @@ mod tests {
         assert!(is_ofd_call("72 0x3 0x26 0x7ffd1c5b2e80 0x0 0x0 0x0 0x7ffd1c5b2e58 0x7f2b1c3a1d3f\n"));
         assert!(!is_ofd_call("72 0x3 0x7 0x7ffd1c5b2e80 0x0 0x0 0x0 0x7ffd1c5b2e58 0x7f2b1c3a1d3f\n"));
         assert!(!is_ofd_call("running\n"));
-    }
-
-    #[test]
-    fn owners_end_with_the_last_file_by_which_they_have_locked() {
-        let mut owners = Owners::default();
-        let (inode, other) = (InodeId::ROOT, InodeId::new(ramlace_base::Slot(1), 2));
-        for (owner, handle) in [(1, 10), (1, 11), (2, 10)] {
-            owners.note(inode, owner, handle);
-        }
-        owners.note(other, 1, 20);
-        assert!(owners.end_file(inode, 12).is_empty());
-        assert_eq!(owners.end_file(inode, 10), [2]);
-        assert!(!owners.end(inode, 2) && owners.end(other, 1));
-        assert_eq!(owners.end_file(inode, 11), [1]);
-        assert!(owners.0.is_empty());
     }
 }

@@ -13,6 +13,7 @@ use crate::places::Places;
 
 pub(crate) mod failure;
 mod mode;
+mod owners;
 pub(crate) mod pages;
 mod removed;
 pub(crate) mod room;
@@ -60,6 +61,7 @@ pub(crate) struct Parts {
     pub(crate) bare: version::Bare,
     pub(crate) failure: failure::Last,
     pub(crate) mode: Other,
+    pub(crate) owners: owners::Owners,
     /// Of a file that was read or written.
     pub(crate) pages: Option<Box<pages::File>>,
     pub(crate) removed: removed::Last,
@@ -69,7 +71,8 @@ pub(crate) struct Parts {
 impl Parts {
     /// The kernel no longer knows the inode.
     fn forget(&mut self) {
-        let Parts { bare, failure, mode, pages, removed, version } = self;
+        // Owners of locks end with the descriptors: the kernel may report the end of the last one later.
+        let Parts { bare, failure, mode, owners: _, pages, removed, version } = self;
         bare.forget();
         failure.forget();
         mode.forget();
@@ -80,10 +83,11 @@ impl Parts {
 
     /// Nothing is known.
     fn is_blank(&self) -> bool {
-        let Parts { bare, failure, mode, pages, removed, version } = self;
+        let Parts { bare, failure, mode, owners, pages, removed, version } = self;
         bare.is_blank()
             && failure.is_blank()
             && mode.is_blank()
+            && owners.is_blank()
             && pages.is_none()
             && removed.is_blank()
             && version.is_blank()
