@@ -32,8 +32,8 @@ pub(crate) struct Droppers {
     shared: Arc<Shared>,
 }
 
-/// Lock order: `state`, then those of [`crate::nodes`] (by `pages` and `modes`). Drops themselves, and what follows from them, are
-/// done without it.
+/// Lock order: `state`, then those of [`crate::nodes`] (by `pages` and `modes`). Drops themselves, and what
+/// follows from them, are done without it.
 struct Shared {
     notifier: Notifier,
     pages: Arc<Pages>,

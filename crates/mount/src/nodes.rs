@@ -1,7 +1,26 @@
-//! What the mount knows of each inode, in one place: an entry begins when the kernel is told of the inode, and
-//! FORGET ends it.
+//! What the mount knows of each inode, in one place: that the kernel knows it, and what else is known of it as
+//! long as it does. FORGET ends all of that here, in one step.
 //!
-//! Nothing is asked, waited for or written to the kernel under a lock of this table.
+//! Each part has a file in `nodes/` for what it is of one inode, with fields of its own, and one beside this
+//! file for what is done with it (`versions`, `modes`, `pages`...), which reaches it by the functions of
+//! [`Nodes`]. Of most inodes only a number is known. An entry goes with the last that is known; a part that
+//! may outlast FORGET keeps it until then.
+//!
+//! Also by inode, and not here:
+//!
+//! * Where directories are ([`crate::places`]) is a relation between directories, places and numbers: a change
+//!   is of several at once, under one lock. It ends from here.
+//! * What was answered under leases ([`crate::believed`], [`crate::kept`]) ends by slots, sessions and limits,
+//!   and is kept for the next request whether or not the kernel knows the inode. The simulator runs it, without
+//!   locks.
+//! * How often an inode is open, and what is known while it is open for writing ([`crate::handles`]), is counted
+//!   over the open files, in one step with these. Each read and write asks that several times, and many threads
+//!   may at once, which a lock of this table would not let them.
+//! * Files under passthrough ([`crate::handed`]) have locks that are held while servers are asked.
+//! * Lost stores ([`crate::lost_stores`]) are an error also when the kernel has forgotten the file, and are
+//!   listed in order.
+//! * Reads and drops under way ([`crate::strict`], [`crate::recalls`]) and times at which lists are dropped
+//!   ([`crate::kept_lists`]) are queues: each entry ends by itself.
 
 use std::collections::HashMap;
 
@@ -29,7 +48,10 @@ pub(crate) struct Nodes {
     pub(crate) places: Places,
 }
 
-/// A part of the table, in cache lines of its own. No other lock is taken while its lock is held.
+/// A part of the table, in cache lines of its own.
+///
+/// Lock order: `table` comes last. While it is held no other lock is taken, not of another shard either, and
+/// nothing is asked, waited for or written to the kernel.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
@@ -54,8 +76,7 @@ struct Node {
     parts: Option<Box<Parts>>,
 }
 
-/// What is known of an inode beside that the kernel knows it. Each part has a module for what it is of one inode, where
-/// its fields are private, and one above this one for what is done with it.
+/// What is known of an inode beside that the kernel knows it.
 #[derive(Default)]
 pub(crate) struct Parts {
     pub(crate) bare: version::Bare,
@@ -69,7 +90,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// The kernel no longer knows the inode.
+    /// The kernel no longer knows the inode. Each part says here what becomes of it.
     fn forget(&mut self) {
         // Owners of locks end with the descriptors: the kernel may report the end of the last one later.
         let Parts { bare, failure, mode, owners: _, pages, removed, version } = self;
@@ -287,6 +308,30 @@ mod tests {
         assert_eq!(nodes.places.at(1, b"x"), Some(FILE));
         nodes.forget(FILE, 1);
         assert_eq!(nodes.places.at(1, b"x"), None);
+    }
+
+    #[test]
+    fn an_inode_of_which_little_is_known_takes_little_memory() {
+        assert!(
+            size_of::<(InodeId, Node)>() <= 24 && size_of::<Parts>() <= 96 && size_of::<pages::File>() <= 256
+        );
+        let nodes = Nodes::default();
+        nodes.tell(FILE);
+        nodes.change(FILE, |node| node.pages = Some(Box::default()));
+        nodes.find(FILE, |node| node.pages = None);
+        assert!(nodes.look(FILE, |_| ()).is_none(), "its memory is given back");
+        nodes.change(InodeId(8), |_| ());
+        assert!(!nodes.lock(InodeId(8)).nodes.contains_key(&InodeId(8)));
+    }
+
+    #[test]
+    fn locks_are_released_also_when_the_kernel_has_forgotten_the_file_before() {
+        let nodes = Nodes::default();
+        nodes.tell(FILE);
+        nodes.change(FILE, |node| node.owners.note(1, 10));
+        assert!(nodes.forget(FILE, 1) && !nodes.is_known(FILE));
+        assert_eq!(nodes.find(FILE, |node| node.owners.end_file(10)), Some(vec![1]));
+        assert!(!nodes.lock(FILE).nodes.contains_key(&FILE));
     }
 
     #[test]
