@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 
 use ramlace_base::units::count;
-use ramlace_base::{Error, Result};
-use ramlace_client::{ConnectOptions, Pool, PoolDirectory};
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_client::{ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileHosts};
 
-use crate::commands::down_hosts::hosts_of;
-use crate::commands::up_hosts::listed;
-use crate::commands::up_report::option_for;
 use crate::pool_processes;
+use crate::sentences::{listed, option_for};
 use crate::show::answering;
 use crate::stop::count_servers;
 
@@ -87,6 +85,15 @@ impl PoolState {
     }
 }
 
+/// What pool.json says of several machines, if it does; a damaged file says nothing.
+pub fn hosts_of(directory: &PoolDirectory) -> Result<Option<(PoolFile, PoolFileHosts)>> {
+    match directory.read_pool_file() {
+        Ok(file) => Ok(file.hosts.clone().map(|hosts| (file, hosts))),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// All of them, by name.
 pub fn known_pools() -> Result<Vec<KnownPool>> {
     Ok(PoolDirectory::list()?.iter().map(look_at).collect())
@@ -129,8 +136,6 @@ fn state_of(directory: &PoolDirectory, servers: usize) -> PoolState {
 
 #[cfg(test)]
 mod tests {
-    use ramlace_base::ErrorKind;
-
     use super::*;
 
     #[test]

@@ -7,15 +7,16 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{PoolDirectory, pool_name};
 use serde_json::json;
 
+use super::down_hosts;
 use super::unmount::{Gone, in_use, take_away};
 use super::up::parse_patience;
-use super::up_report::option_for;
-use super::{down_hosts, down_hosts::hosts_of};
 use crate::failure::Done;
+use crate::known_pools::hosts_of;
 use crate::lock::DirectoryLock;
 use crate::mount_users::{list, users_of};
 use crate::mounting::mounts_of;
 use crate::output::Output;
+use crate::sentences::option_for;
 use crate::stop::{remove_stale_stores, stop_servers};
 
 const EXAMPLES: &str = "\

@@ -3,18 +3,17 @@
 use std::time::Duration;
 
 use ramlace_base::units::count;
-use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_base::{Error, ErrorKind};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileHosts};
 use serde_json::{Value, json};
 
-use super::up_hosts::listed;
-use super::up_report::option_for;
 use crate::agent_protocol::SecretText;
 use crate::failure::{Done, Failure};
 use crate::hosts_stop::{HostStopped, StopHosts};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::remote::Transport;
+use crate::sentences::{listed, option_for};
 
 /// On a host of a pool that another machine has started: what to do instead.
 pub fn refuse_here(file: &PoolFile, hosts: &PoolFileHosts, here: &str) -> Error {
@@ -136,14 +135,5 @@ fn host_json(stopped: &HostStopped) -> Value {
     match &stopped.outcome {
         Ok((servers, _)) => json!({"host": stopped.host, "stopped": true, "servers": servers}),
         Err(error) => json!({"host": stopped.host, "stopped": false, "error": error.message()}),
-    }
-}
-
-/// What pool.json says of several machines, if it does; a damaged file says nothing.
-pub fn hosts_of(directory: &PoolDirectory) -> Result<Option<(PoolFile, PoolFileHosts)>> {
-    match directory.read_pool_file() {
-        Ok(file) => Ok(file.hosts.clone().map(|hosts| (file, hosts))),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => Ok(None),
-        Err(error) => Err(error),
     }
 }

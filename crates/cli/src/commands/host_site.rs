@@ -8,11 +8,11 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, Secret};
 use ramlace_server::ServeOptions;
 
-use super::up::{clear_stale, inodes_of_server};
-use super::up_plan::share_memory;
+use super::up_plan::{inodes_of_server, share_memory};
 use crate::agent_protocol::{Answer, Prepare};
 use crate::daemon::{Daemon, wait_until};
 use crate::lock::DirectoryLock;
+use crate::stale::clear_stale;
 use crate::stop::{remove_stale_stores, stop_servers};
 
 /// How long another `up` or `down` on this host may hold the pool's directory.

@@ -13,12 +13,12 @@ use ramlace_mount::{Mode, Mount, MountOptions, Porter};
 use ramlace_server::MountFiles;
 use serde_json::json;
 
-use super::up_report::option_for;
 use crate::failure::Done;
 use crate::mount_options::{Metadata, MountHow, Options, metadata_of, mode_of};
 use crate::mount_sandbox;
 use crate::mounting::{MOUNTED, Record, directory_for, source_of, start, tell_failure};
 use crate::output::Output;
+use crate::sentences::option_for;
 
 const EXAMPLES: &str = "\
 Examples:

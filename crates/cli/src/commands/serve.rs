@@ -7,9 +7,9 @@ use ramlace_base::{Error, ErrorKind, Result, limits, units};
 use ramlace_client::{PoolDirectory, pool_name, read_secret_file};
 use ramlace_server::ServeOptions;
 
+use super::up_plan::{default_slots, random_pool_id};
 use crate::failure::{Done, Failure};
 use crate::ready;
-use crate::show::hex;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -187,11 +187,6 @@ impl Args {
     }
 }
 
-/// As many slots as usual, or as many as so many servers need.
-pub fn default_slots(servers: u16) -> u32 {
-    limits::SLOTS_DEFAULT.max(u32::from(servers) * limits::SLOTS_PER_SERVER_MIN)
-}
-
 fn pool_id(args: &Args) -> Result<String> {
     match &args.pool_id {
         Some(id) if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -206,32 +201,5 @@ fn pool_id(args: &Args) -> Result<String> {
             ErrorKind::Invalid,
             "the servers of a pool share its id; give all of them the same --pool-id of 32 hexadecimal digits",
         )),
-    }
-}
-
-/// A new pool's id: 128 random bits as 32 hexadecimal digits.
-pub fn random_pool_id() -> Result<String> {
-    let mut id = [0u8; 16];
-    let filled = rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| Error::from_io(&errno.into(), "asking for random bytes"))?;
-    assert_eq!(filled, id.len(), "the kernel gives up to 256 random bytes at once");
-    Ok(hex(&id))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_servers_get_enough_slots() {
-        assert_eq!(default_slots(1), 4096);
-        assert_eq!(default_slots(4096), 65_536);
-    }
-
-    #[test]
-    fn pool_ids_are_random_and_checked() {
-        let id = random_pool_id().unwrap();
-        assert_eq!(id.len(), 32);
-        assert_ne!(id, random_pool_id().unwrap());
     }
 }

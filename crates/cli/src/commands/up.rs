@@ -1,19 +1,16 @@
 //! `up`: starts a pool on this machine; `up_hosts` does it on several.
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ramlace_base::units::{count, format_bytes, parse_bytes};
+use ramlace_base::units::parse_bytes;
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, pool_name};
 use ramlace_server::ServeOptions;
 
-use super::down_hosts::hosts_of;
-use super::serve::{default_slots, random_pool_id};
 use super::up_hosts;
-use super::up_plan::{Addresses, share_memory};
-use super::up_report::{Report, option_for};
+use super::up_plan::{Addresses, default_slots, inodes_of_server, random_pool_id, share_memory};
+use super::up_report::Report;
 use crate::daemon::{Daemon, wait_until};
 use crate::failure::Done;
 use crate::interrupt::Interrupt;
@@ -22,8 +19,8 @@ use crate::metrics_address::MetricsAddress;
 use crate::mount_options::MountHow;
 use crate::mounting;
 use crate::output::Output;
-use crate::pool_processes;
-use crate::stop::{count_servers, remove_stale_stores, stop_servers};
+use crate::stale::clear_stale;
+use crate::stop::{remove_stale_stores, stop_servers};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -179,59 +176,6 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         mount: mount.as_deref(),
     };
     report.tell(began.elapsed(), output)
-}
-
-/// Refuses a pool that runs; clears away what a dead one left.
-pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
-    if let Some((_, hosts)) = hosts_of(directory)?.filter(|(_, hosts)| hosts.here.is_none()) {
-        let named = option_for(directory.name());
-        return Err(Error::new(
-            ErrorKind::Exists,
-            format!(
-                "pool '{}' runs on {} already; stop it with 'ramlace down{named}', or start another with --pool NAME",
-                directory.name(),
-                up_hosts::listed(&hosts.hosts)
-            ),
-        ));
-    }
-    let running = pool_processes::find(&directory.secret_path())?;
-    if !running.is_empty() {
-        let named = option_for(directory.name());
-        return Err(Error::new(
-            ErrorKind::Exists,
-            format!(
-                "pool '{}' is running already ({}); use it, stop it with 'ramlace down{named}', \
-                 or start another with --pool NAME",
-                directory.name(),
-                count(count_servers(&running) as u64, "server")
-            ),
-        ));
-    }
-    let mut notes = Vec::new();
-    let doing = |error| Error::from_io(&error, format!("clearing {}", directory.path().display()));
-    let entries = std::fs::read_dir(directory.path()).map_err(doing)?;
-    let names: Vec<_> = entries.collect::<std::io::Result<Vec<_>>>().map_err(doing)?;
-    // A directory with nothing but keys is what an `up` has made that came no further.
-    let is_key = |name: &OsStr| name == "secret" || name == "host-key";
-    if names.iter().any(|entry| !is_key(&entry.file_name())) {
-        for entry in &names {
-            std::fs::remove_file(entry.path()).map_err(doing)?;
-        }
-        notes.push(format!(
-            "removed what a pool that is no longer running left in {}",
-            directory.path().display()
-        ));
-    }
-    let freed = remove_stale_stores(directory)?;
-    if freed > 0 {
-        notes.push(format!("gave back {} of shared memory that its servers had left", format_bytes(freed)));
-    }
-    Ok(notes)
-}
-
-/// How many inodes one of `servers` may hold, if all of them may hold `wanted`.
-pub fn inodes_of_server(wanted: Option<u64>, servers: u16, store_bytes: u64) -> u64 {
-    wanted.map_or(store_bytes / limits::STORE_BYTES_PER_INODE, |all| all.div_ceil(u64::from(servers)))
 }
 
 /// Server 0 first, for it has the coordinator; the others at once when it listens.

@@ -13,10 +13,10 @@ use ramlace_client::{
     ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileHosts, PoolFileServer, pool_name,
 };
 
-use super::serve::{default_slots, random_pool_id};
-use super::up::{Args, clear_stale};
+use super::up::Args;
 use super::up_hosts_plan::{Common, Site, plan};
-use super::up_report::{HostReport, Report, option_for};
+use super::up_plan::{default_slots, random_pool_id};
+use super::up_report::{HostReport, Report};
 use crate::agent_protocol::{Answer, Order, Prepare, SecretText};
 use crate::crew::Crew;
 use crate::failure::Done;
@@ -28,6 +28,8 @@ use crate::mount_options::MountHow;
 use crate::mounting;
 use crate::output::Output;
 use crate::remote::Transport;
+use crate::sentences::{listed, option_for};
+use crate::stale::clear_stale;
 
 /// Reaches hosts by default: without prompts, for there may be many hosts and no user to answer.
 pub const TRANSPORT_DEFAULT: &str = "ssh -o BatchMode=yes";
@@ -303,9 +305,4 @@ fn knock(address: &str) -> Result<()> {
 fn only(answers: Vec<Answer>) -> Answer {
     let mut answers = answers.into_iter();
     answers.next().expect("one host was asked, and every failure is an error")
-}
-
-/// `host a`, or `hosts a, b`.
-pub fn listed(hosts: &[String]) -> String {
-    format!("host{} {}", if hosts.len() == 1 { "" } else { "s" }, hosts.join(", "))
 }

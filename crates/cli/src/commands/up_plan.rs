@@ -1,10 +1,12 @@
-//! What `up` decides before it starts anything: addresses and shares of memory.
+//! What `up` decides before it starts anything: the pool's id, addresses, and shares of memory, inodes and slots.
 
 use std::net::IpAddr;
 
 use ramlace_base::units::{count, format_bytes};
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_store::MachineMemory;
+
+use crate::show::hex;
 
 /// Where the servers listen, and as what others know them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +107,25 @@ pub fn share_memory(memory: Option<u64>, servers: u16, machine: &MachineMemory) 
     Ok(each)
 }
 
+/// How many inodes one of `servers` may hold, if all of them may hold `wanted`.
+pub fn inodes_of_server(wanted: Option<u64>, servers: u16, store_bytes: u64) -> u64 {
+    wanted.map_or(store_bytes / limits::STORE_BYTES_PER_INODE, |all| all.div_ceil(u64::from(servers)))
+}
+
+/// As many slots as usual, or as many as so many servers need.
+pub fn default_slots(servers: u16) -> u32 {
+    limits::SLOTS_DEFAULT.max(u32::from(servers) * limits::SLOTS_PER_SERVER_MIN)
+}
+
+/// A new pool's id: 128 random bits as 32 hexadecimal digits.
+pub fn random_pool_id() -> Result<String> {
+    let mut id = [0u8; 16];
+    let filled = rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::from_io(&errno.into(), "asking for random bytes"))?;
+    assert_eq!(filled, id.len(), "the kernel gives up to 256 random bytes at once");
+    Ok(hex(&id))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +170,18 @@ mod tests {
         let error = share_memory(Some(8 << 30), 4, &machine).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(error.message().contains("MemAvailable"), "{error}");
+    }
+
+    #[test]
+    fn many_servers_get_enough_slots() {
+        assert_eq!(default_slots(1), 4096);
+        assert_eq!(default_slots(4096), 65_536);
+    }
+
+    #[test]
+    fn pool_ids_are_random_and_checked() {
+        let id = random_pool_id().unwrap();
+        assert_eq!(id.len(), 32);
+        assert_ne!(id, random_pool_id().unwrap());
     }
 }

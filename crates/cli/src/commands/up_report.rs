@@ -4,17 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use ramlace_base::units::{count, format_bytes};
-use ramlace_client::{POOL_DEFAULT, PoolDirectory, PoolFile};
+use ramlace_client::{PoolDirectory, PoolFile};
 use serde_json::{Value, json};
 
 use crate::failure::Done;
 use crate::output::Output;
+use crate::sentences::option_for;
 use crate::show::table;
-
-/// ` --pool NAME`, where it must be said.
-pub fn option_for(name: &str) -> String {
-    if name == POOL_DEFAULT { String::new() } else { format!(" --pool {name}") }
-}
 
 /// A pool that has just come up.
 pub struct Report<'a> {
