@@ -1,6 +1,6 @@
 //! The command `ramlace`: starts, looks at and stops pools, and copies files in and out.
 //!
-//! One file for each command under `commands`; the engine of `cp` is a library (`crates/copy`). Results go to
+//! One file for each command under `commands`; what `cp`, `up` and `down` do is libraries (`crates/copy`, `crates/launch`). Results go to
 //! standard output, everything else to standard error; with `--json` both are JSON.
 //!
 //! Invariant: `cli` decides nothing about bytes, names or placement; the client library does.
@@ -11,7 +11,6 @@ mod args;
 mod changes;
 mod commands;
 mod crew;
-mod daemon;
 mod date;
 mod failure;
 mod glob;
@@ -21,11 +20,8 @@ mod hosts_progress;
 mod hosts_stop;
 mod interrupt;
 mod json_list;
-mod known_pools;
 mod local_time;
-mod lock;
 mod message_counts;
-mod metrics_address;
 mod mode_words;
 mod mount_helper;
 mod mount_options;
@@ -35,14 +31,9 @@ mod mounting;
 mod output;
 mod owner;
 mod place;
-mod pool_processes;
 mod progress;
-mod ready;
 mod remote;
-mod sentences;
 mod show;
-mod stale;
-mod stop;
 mod streams;
 mod tally;
 mod top;

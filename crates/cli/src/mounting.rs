@@ -223,7 +223,7 @@ pub fn start(directory: &Path, named: Option<&str>, how: &MountHow) -> Result<()
     let doing = |error: std::io::Error| Error::from_io(&error, "starting the mount's daemon");
     let output = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
     let output = output.map_err(|error| Error::from_io(&error, format!("opening {}", log.display())))?;
-    crate::ready::keep_descriptors_here();
+    ramlace_launch::keep_descriptors_here();
     let (told, tell) = std::io::pipe().map_err(doing)?;
     let mut command = Command::new(std::env::current_exe().map_err(doing)?);
     ramlace_server::clean_environment(&mut command);

@@ -8,11 +8,12 @@ use std::{fs, io};
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, limits};
 use ramlace_client::{POOL_DEFAULT, PoolDirectory};
+use ramlace_launch::known_pools;
 use ramlace_store::{Backing, StoreOptions, StoreRoot, find_stale, machine_memory};
 use rustix::process::{Resource, getrlimit};
 
 use super::doctor_processes::processes;
-use crate::known_pools::known_pools;
+use super::pools::told;
 
 /// How a thing was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -387,7 +388,7 @@ fn pools() -> Finding {
         Err(error) => return broken("pools", &error),
     };
     let told: Vec<String> =
-        pools.iter().map(|pool| format!("{} ({})", pool.name, pool.state.told(&pool.name))).collect();
+        pools.iter().map(|pool| format!("{} ({})", pool.name, told(&pool.state, &pool.name))).collect();
     let text = if told.is_empty() { "none; 'ramlace up' starts one".to_owned() } else { told.join(", ") };
     finding("pools", pools.iter().all(|pool| pool.state.is_good()), text)
 }

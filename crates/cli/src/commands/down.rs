@@ -2,22 +2,18 @@
 
 use std::time::Duration;
 
-use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{PoolDirectory, pool_name};
+use ramlace_launch::{DirectoryLock, hosts_of, option_for, stop_here};
 use serde_json::json;
 
 use super::down_hosts;
 use super::unmount::{Gone, in_use, take_away};
 use super::up::parse_patience;
 use crate::failure::Done;
-use crate::known_pools::hosts_of;
-use crate::lock::DirectoryLock;
 use crate::mount_users::{list, users_of};
 use crate::mounting::mounts_of;
 use crate::output::Output;
-use crate::sentences::option_for;
-use crate::stop::{remove_stale_stores, stop_servers};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,14 +71,8 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         }
     }
     let mut notes = unmount_all(&name, args.force)?;
-    let (servers, stopped) = stop_servers(&directory.secret_path())?;
+    let (servers, stopped) = stop_here(&directory)?;
     notes.extend(stopped);
-    let freed = remove_stale_stores(&directory)?;
-    if freed > 0 {
-        notes
-            .push(format!("gave back {} of shared memory that killed servers had left", format_bytes(freed)));
-    }
-    directory.remove()?;
     drop(lock);
     for note in &notes {
         output.note(note);

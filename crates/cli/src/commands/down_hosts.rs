@@ -5,6 +5,7 @@ use std::time::Duration;
 use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileHosts};
+use ramlace_launch::{listed, option_for};
 use serde_json::{Value, json};
 
 use crate::agent_protocol::SecretText;
@@ -13,7 +14,6 @@ use crate::hosts_stop::{HostStopped, StopHosts};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::remote::Transport;
-use crate::sentences::{listed, option_for};
 
 /// On a host of a pool that another machine has started: what to do instead.
 pub fn refuse_here(file: &PoolFile, hosts: &PoolFileHosts, here: &str) -> Error {

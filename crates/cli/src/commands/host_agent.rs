@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{PoolDirectory, Secret};
+use ramlace_launch::{DirectoryLock, remove_stale_stores, stop_servers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::down::unmount_all;
@@ -15,9 +16,7 @@ use super::host_site::Site;
 use crate::agent_protocol::{AGENT_PROTOCOL, Answer, MESSAGE_BYTES_MAX, Order, Prepare, line_of};
 use crate::failure::{Done, Failure};
 use crate::interrupt::Interrupt;
-use crate::lock::DirectoryLock;
 use crate::output::Output;
-use crate::stop::{remove_stale_stores, stop_servers};
 
 /// How long a server of this host may take to greet.
 const KNOCK_PATIENCE: Duration = Duration::from_secs(5);

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, Secret};
+use ramlace_launch::{
+    Daemon, DirectoryLock, clear_stale, inodes_of_server, remove_stale_stores, share_memory, stop_servers,
+    wait_until,
+};
 use ramlace_server::ServeOptions;
 
-use super::up_plan::{inodes_of_server, share_memory};
+use super::up::own_program;
 use crate::agent_protocol::{Answer, Prepare};
-use crate::daemon::{Daemon, wait_until};
-use crate::lock::DirectoryLock;
-use crate::stale::clear_stale;
-use crate::stop::{remove_stale_stores, stop_servers};
 
 /// How long another `up` or `down` on this host may hold the pool's directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -73,7 +73,7 @@ impl Site {
 
     /// Starts the server with the coordinator, and says where others reach it.
     pub fn start_first(&mut self, watch: &[OwnedFd]) -> Result<Answer> {
-        let daemon = Daemon::start(&self.options(0, None)?, &self.log(0))?;
+        let daemon = Daemon::start(&own_program()?, &self.options(0, None)?, &self.log(0))?;
         self.daemons.push(daemon);
         let end = self.end();
         wait_until(&mut self.daemons, end, watch, |daemon| daemon.address.is_some())?;
@@ -84,7 +84,7 @@ impl Site {
     pub fn start(&mut self, coordinator: &str, watch: &[OwnedFd]) -> Result<Answer> {
         for place in self.daemons.len()..self.told.servers.len() {
             let options = self.options(place, Some(coordinator.to_owned()))?;
-            self.daemons.push(Daemon::start(&options, &self.log(place))?);
+            self.daemons.push(Daemon::start(&own_program()?, &options, &self.log(place))?);
         }
         let end = self.end();
         wait_until(&mut self.daemons, end, watch, |daemon| daemon.ready)?;

@@ -44,7 +44,6 @@ pub mod unmount;
 pub mod up;
 pub mod up_hosts;
 mod up_hosts_plan;
-mod up_plan;
 pub mod up_report;
 pub mod warm;
 pub mod xattr;

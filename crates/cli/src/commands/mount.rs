@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{POOL_DEFAULT, Pool};
+use ramlace_launch::option_for;
 use ramlace_mount::{Mode, Mount, MountOptions, Porter};
 use ramlace_server::MountFiles;
 use serde_json::json;
@@ -18,7 +19,6 @@ use crate::mount_options::{Metadata, MountHow, Options, metadata_of, mode_of};
 use crate::mount_sandbox;
 use crate::mounting::{MOUNTED, Record, directory_for, source_of, start, tell_failure};
 use crate::output::Output;
-use crate::sentences::option_for;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 
 use ramlace_base::{Error, ErrorKind, Result, limits, units};
 use ramlace_client::{PoolDirectory, pool_name, read_secret_file};
+use ramlace_launch::{adopt, default_slots, random_pool_id};
 use ramlace_server::ServeOptions;
 
-use super::up_plan::{default_slots, random_pool_id};
 use crate::failure::{Done, Failure};
-use crate::ready;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,7 +114,7 @@ pub fn run(args: &Args, named: Option<&str>) -> Done {
     }
     // In the foreground, people read where the server listens, and that it is ready.
     let ready = match args.ready_fd {
-        Some(number) => Some(ready::adopt(number)?),
+        Some(number) => Some(adopt(number)?),
         None => std::io::stdout().as_fd().try_clone_to_owned().ok(),
     };
     let options = match options(args, named) {
@@ -201,5 +200,50 @@ fn pool_id(args: &Args) -> Result<String> {
             ErrorKind::Invalid,
             "the servers of a pool share its id; give all of them the same --pool-id of 32 hexadecimal digits",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use clap::Parser;
+    use ramlace_launch::serve_words;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn every_option_arrives_at_the_server() {
+        let options = ServeOptions {
+            pool_name: "lab".into(),
+            pool_id: "0123456789abcdef0123456789abcdef".into(),
+            server: 1,
+            servers: 3,
+            slots: 777,
+            coordinator: Some("127.0.0.1:9".into()),
+            listen: "0.0.0.0:7".into(),
+            advertise: Some("node:7".into()),
+            unix: "/x/u".into(),
+            secret_file: "/x/s".into(),
+            store_bytes: 123 << 20,
+            inodes_max: 4567,
+            backing: "shared-memory".into(),
+            reserve: false,
+            root_squash: false,
+            trust_network: true,
+            metrics: Some("127.0.0.1:9464".into()),
+        };
+        let words = [OsString::from("ramlace")].into_iter().chain(serve_words(&options));
+        let cli = Cli::try_parse_from(words).unwrap();
+        let Command::Serve(args) = &cli.command else { panic!("{:?}", cli.command) };
+        let arrived = args.options_of("lab".into(), options.pool_id.clone(), "/x/u".into(), "/x/s".into());
+        assert_eq!(format!("{arrived:?}"), format!("{options:?}"));
+        assert_eq!(cli.pool.as_deref(), Some("lab"));
+        assert_eq!(args.pool_id.as_deref(), Some(&options.pool_id[..]));
+        assert_eq!(
+            (args.unix.as_deref(), args.secret_file.as_deref()),
+            (Some("/x/u".as_ref()), Some("/x/s".as_ref()))
+        );
     }
 }

@@ -4,23 +4,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ramlace_base::units::parse_bytes;
-use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
-use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, pool_name};
-use ramlace_server::ServeOptions;
+use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_client::{PoolFile, pool_name};
+use ramlace_launch::{Cancel, Claim, LocalPlan, MetricsAddress, PoolOptions, start_here, undo_here};
 
 use super::up_hosts;
-use super::up_plan::{Addresses, default_slots, inodes_of_server, random_pool_id, share_memory};
 use super::up_report::Report;
-use crate::daemon::{Daemon, wait_until};
 use crate::failure::Done;
 use crate::interrupt::Interrupt;
-use crate::lock::DirectoryLock;
-use crate::metrics_address::MetricsAddress;
 use crate::mount_options::MountHow;
 use crate::mounting;
 use crate::output::Output;
-use crate::stale::clear_stale;
-use crate::stop::{remove_stale_stores, stop_servers};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -124,6 +118,19 @@ impl Args {
     pub fn patience(&self) -> Duration {
         Duration::from_secs_f64(self.patience)
     }
+
+    fn pool_options(&self) -> PoolOptions {
+        PoolOptions {
+            slots: self.slots,
+            inodes: self.inodes,
+            backing: self.backing.clone(),
+            reserve: !self.no_reserve,
+            root_squash: !self.no_root_squash,
+            trust_network: self.trust_network,
+            metrics: self.metrics.clone(),
+            patience: self.patience(),
+        }
+    }
 }
 
 /// Reads a number of seconds between a hundredth and a day.
@@ -142,97 +149,38 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     }
     let began = Instant::now();
     let listen = args.listen.as_deref().unwrap_or(LISTEN_DEFAULT);
-    let addresses = Addresses::parse(listen, args.advertise.as_deref(), args.servers)?;
-    let store_bytes = share_memory(args.memory, args.servers, &ramlace_store::machine_memory()?)?;
-    let directory = PoolDirectory::locate(&pool_name(named))?;
-    directory.create_without_keys()?;
-    let _lock = DirectoryLock::take(&directory)?;
-    let notes = clear_stale(&directory)?;
-    directory.create()?;
-    for note in &notes {
+    let plan =
+        LocalPlan::new(args.servers, args.memory, listen, args.advertise.as_deref(), args.pool_options())?;
+    let claim = Claim::take(&pool_name(named))?;
+    for note in &claim.notes {
         output.note(note);
     }
-    let started = start(args, &directory, &addresses, store_bytes).and_then(|file| {
+    let started = start(&plan, &claim).and_then(|file| {
         mount
             .as_deref()
-            .map_or(Ok(()), |mount| mounting::start(mount, Some(directory.name()), &MountHow::default()))?;
+            .map_or(Ok(()), |mount| mounting::start(mount, Some(&file.name), &MountHow::default()))?;
         Ok(file)
     });
-    let file = started.inspect_err(|_| {
-        // The failure is what the user must see; a directory that stays is found by the next `up`.
-        let _ = stop_servers(&directory.secret_path());
-        let _ = remove_stale_stores(&directory);
-        let _ = directory.remove();
-    })?;
-    let memory = store_bytes * u64::from(args.servers);
-    let for_others = addresses.is_reachable_from_elsewhere();
+    let file = started.inspect_err(|_| undo_here(&claim.directory))?;
     let report = Report {
         file: &file,
-        directory: &directory,
-        for_others,
-        memory,
-        notes: &notes,
+        directory: &claim.directory,
+        for_others: plan.is_reachable_from_elsewhere(),
+        memory: plan.memory_bytes(),
+        notes: &claim.notes,
         hosts: &[],
         mount: mount.as_deref(),
     };
     report.tell(began.elapsed(), output)
 }
 
-/// Server 0 first, for it has the coordinator; the others at once when it listens.
-fn start(
-    args: &Args,
-    directory: &PoolDirectory,
-    addresses: &Addresses,
-    store_bytes: u64,
-) -> Result<PoolFile> {
-    let pool_id = random_pool_id()?;
-    let options = |server: u16, coordinator: Option<String>| ServeOptions {
-        pool_name: directory.name().to_owned(),
-        pool_id: pool_id.clone(),
-        server,
-        servers: args.servers,
-        slots: args.slots.unwrap_or_else(|| default_slots(args.servers)),
-        coordinator,
-        listen: addresses.listen(server),
-        advertise: addresses.advertise(server),
-        unix: directory.socket_path(ServerId(server)),
-        secret_file: directory.secret_path(),
-        store_bytes,
-        inodes_max: inodes_of_server(args.inodes, args.servers, store_bytes),
-        backing: args.backing.clone(),
-        reserve: !args.no_reserve,
-        root_squash: !args.no_root_squash,
-        trust_network: args.trust_network,
-        metrics: args.metrics.as_ref().map(|metrics| metrics.of_server(server)),
-    };
-    let log = |server| directory.log_path(ServerId(server));
+/// Starts the servers; a signal meanwhile ends the start, and afterwards means what it did before.
+fn start(plan: &LocalPlan, claim: &Claim) -> Result<PoolFile> {
     let interrupt = Interrupt::catch()?;
-    let watch = [interrupt.fd()];
-    let first = options(0, None);
-    first.check()?;
-    let end = Instant::now() + args.patience();
-    let mut daemons = vec![Daemon::start(&first, &log(0))?];
-    wait_until(&mut daemons, end, &watch, |daemon| daemon.address.is_some())?;
-    let coordinator = addresses.advertise(0).or_else(|| daemons[0].address.clone());
-    for server in 1..args.servers {
-        daemons.push(Daemon::start(&options(server, coordinator.clone()), &log(server))?);
-    }
-    wait_until(&mut daemons, end, &watch, |daemon| daemon.ready)?;
-    let servers = daemons.iter().map(|daemon| PoolFileServer {
-        server: daemon.server,
-        tcp: addresses.advertise(daemon.server).or_else(|| daemon.address.clone()).unwrap_or_default(),
-        unix: Some(directory.socket_path(ServerId(daemon.server))),
-        supervisor_pid: daemon.supervisor.id(),
-        host: None,
-    });
-    let file = PoolFile {
-        name: directory.name().to_owned(),
-        pool: pool_id.clone(),
-        coordinator: 0,
-        servers: servers.collect(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        hosts: None,
-    };
-    directory.write_pool_file(&file)?;
-    Ok(file)
+    start_here(plan, &claim.directory, &own_program()?, Cancel::new(interrupt.fd()))
+}
+
+/// This very program, which is what servers are, too.
+pub fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|error| Error::from_io(&error, "looking for this program"))
 }

@@ -12,10 +12,10 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{
     ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileHosts, PoolFileServer, pool_name,
 };
+use ramlace_launch::{DirectoryLock, clear_stale, default_slots, listed, option_for, random_pool_id};
 
 use super::up::Args;
 use super::up_hosts_plan::{Common, Site, plan};
-use super::up_plan::{default_slots, random_pool_id};
 use super::up_report::{HostReport, Report};
 use crate::agent_protocol::{Answer, Order, Prepare, SecretText};
 use crate::crew::Crew;
@@ -23,13 +23,10 @@ use crate::failure::Done;
 use crate::hosts;
 use crate::hosts_stop::{StopHosts, unexpected};
 use crate::interrupt::Interrupt;
-use crate::lock::DirectoryLock;
 use crate::mount_options::MountHow;
 use crate::mounting;
 use crate::output::Output;
 use crate::remote::Transport;
-use crate::sentences::{listed, option_for};
-use crate::stale::clear_stale;
 
 /// Reaches hosts by default: without prompts, for there may be many hosts and no user to answer.
 pub const TRANSPORT_DEFAULT: &str = "ssh -o BatchMode=yes";

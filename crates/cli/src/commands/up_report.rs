@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use ramlace_base::units::{count, format_bytes};
 use ramlace_client::{PoolDirectory, PoolFile};
+use ramlace_launch::option_for;
 use serde_json::{Value, json};
 
 use crate::failure::Done;
 use crate::output::Output;
-use crate::sentences::option_for;
 use crate::show::table;
 
 /// A pool that has just come up.

@@ -12,6 +12,8 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_server::ServeOptions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::ready::keep_descriptors_here;
+
 /// Lines of a server's log that an error quotes.
 const LOG_LINES_MAX: usize = 12;
 /// Bytes of a server's log that are read for them.
@@ -33,19 +35,19 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a server whose output goes to `log`.
-    pub fn start(options: &ServeOptions, log: &Path) -> Result<Daemon> {
+    /// Starts `program`, which is `ramlace`, as a server whose output goes to `log`.
+    pub fn start(program: &Path, options: &ServeOptions, log: &Path) -> Result<Daemon> {
         let doing =
             |error: std::io::Error| Error::from_io(&error, format!("starting server {}", options.server));
-        crate::ready::keep_descriptors_here();
+        keep_descriptors_here();
         let (pipe, told) = std::io::pipe().map_err(doing)?;
         // The one descriptor that the server inherits; this process starts one server at a time.
         rustix::io::fcntl_setfd(&told, rustix::io::FdFlags::empty()).map_err(|errno| doing(errno.into()))?;
         let output = open_log(log)?;
-        let mut command = Command::new(std::env::current_exe().map_err(doing)?);
+        let mut command = Command::new(program);
         ramlace_server::clean_environment(&mut command);
         let supervisor = command
-            .args(arguments(options))
+            .args(serve_words(options))
             .args(["--detach", "--ready-fd", &told.as_raw_fd().to_string()])
             .current_dir("/")
             .stdin(Stdio::null())
@@ -136,8 +138,9 @@ pub fn wait_until<F: AsFd>(
     }
 }
 
-/// The arguments of `ramlace serve` that mean these options.
-fn arguments(options: &ServeOptions) -> Vec<std::ffi::OsString> {
+/// The words behind `ramlace` that start a server with these options.
+#[must_use]
+pub fn serve_words(options: &ServeOptions) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = ["serve", "--pool", &options.pool_name].map(Into::into).to_vec();
     let mut add = |name: &str, value: &dyn AsRef<std::ffi::OsStr>| {
         words.push(name.into());
@@ -193,46 +196,4 @@ fn log_tail(path: &Path) -> Vec<String> {
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines[lines.len().saturating_sub(LOG_LINES_MAX)..].to_vec()
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::args::{Cli, Command};
-
-    #[test]
-    fn every_option_arrives_at_the_server() {
-        let options = ServeOptions {
-            pool_name: "lab".into(),
-            pool_id: "0123456789abcdef0123456789abcdef".into(),
-            server: 1,
-            servers: 3,
-            slots: 777,
-            coordinator: Some("127.0.0.1:9".into()),
-            listen: "0.0.0.0:7".into(),
-            advertise: Some("node:7".into()),
-            unix: "/x/u".into(),
-            secret_file: "/x/s".into(),
-            store_bytes: 123 << 20,
-            inodes_max: 4567,
-            backing: "shared-memory".into(),
-            reserve: false,
-            root_squash: false,
-            trust_network: true,
-            metrics: Some("127.0.0.1:9464".into()),
-        };
-        let words = [std::ffi::OsString::from("ramlace")].into_iter().chain(arguments(&options));
-        let cli = Cli::try_parse_from(words).unwrap();
-        let Command::Serve(args) = &cli.command else { panic!("{:?}", cli.command) };
-        let arrived = args.options_of("lab".into(), options.pool_id.clone(), "/x/u".into(), "/x/s".into());
-        assert_eq!(format!("{arrived:?}"), format!("{options:?}"));
-        assert_eq!(cli.pool.as_deref(), Some("lab"));
-        assert_eq!(args.pool_id.as_deref(), Some(&options.pool_id[..]));
-        assert_eq!(
-            (args.unix.as_deref(), args.secret_file.as_deref()),
-            (Some("/x/u".as_ref()), Some("/x/s".as_ref()))
-        );
-    }
 }

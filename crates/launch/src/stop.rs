@@ -6,7 +6,7 @@ use std::time::Duration;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::PoolDirectory;
 
-use crate::pool_processes::{PoolProcess, Role, find, wait_all};
+use crate::processes::{PoolProcess, Role, find, wait_all};
 
 /// How long a server may take to stop before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -2,13 +2,10 @@
 
 use std::path::PathBuf;
 
-use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileHosts};
 
-use crate::pool_processes;
-use crate::sentences::{listed, option_for};
-use crate::show::answering;
+use crate::processes;
 use crate::stop::count_servers;
 
 /// How long a pool on other machines may take to answer.
@@ -33,9 +30,9 @@ pub enum PoolState {
     /// So many of so many servers run on this machine.
     RunsHere(usize, usize),
     /// Servers on these hosts were asked: so many of so many answer.
-    Answers(String, usize, usize),
+    Answers(Vec<String>, usize, usize),
     /// None of the servers on these hosts could be reached.
-    Silent(String, Error),
+    Silent(Vec<String>, Error),
     /// Nothing of it runs any more.
     Dead,
     /// It cannot be determined.
@@ -43,44 +40,12 @@ pub enum PoolState {
 }
 
 impl PoolState {
-    /// For programs.
-    pub fn word(&self) -> &'static str {
-        match self {
-            PoolState::RunsHere(..) | PoolState::Answers(..) => "running",
-            PoolState::Silent(..) => "not answering",
-            PoolState::Dead => "dead",
-            PoolState::Unknown(_) => "unknown",
-        }
-    }
-
     /// Whether nothing is to be done.
+    #[must_use]
     pub fn is_good(&self) -> bool {
         match self {
             PoolState::RunsHere(found, servers) | PoolState::Answers(_, found, servers) => found == servers,
             PoolState::Silent(..) | PoolState::Dead | PoolState::Unknown(_) => false,
-        }
-    }
-
-    /// For people, with the next step for the pool of this name.
-    pub fn told(&self, name: &str) -> String {
-        let option = option_for(name);
-        match self {
-            PoolState::RunsHere(found, servers) if found == servers => {
-                format!("{} running", count(*servers as u64, "server"))
-            }
-            PoolState::RunsHere(found, servers) => format!(
-                "{found} of {} running; 'ramlace status{option}' names the others",
-                count(*servers as u64, "server")
-            ),
-            PoolState::Answers(hosts, answered, servers) => {
-                format!("{}, on {hosts}", answering(*answered, *servers))
-            }
-            PoolState::Silent(hosts, error) => format!(
-                "on {hosts}: {}; it may run all the same, 'ramlace status{option}' asks again",
-                error.message()
-            ),
-            PoolState::Dead => format!("dead; 'ramlace up{option}' or 'down{option}' clears it"),
-            PoolState::Unknown(error) => error.message().to_owned(),
         }
     }
 }
@@ -117,48 +82,18 @@ fn state_of(directory: &PoolDirectory, servers: usize) -> PoolState {
             deadline_millis: PATIENCE_MILLIS,
             ..ConnectOptions::default()
         };
-        let hosts = listed(&hosts.hosts);
         return match Pool::connect(&options).and_then(|pool| pool.status()) {
             Ok(reports) => {
                 let answering = reports.iter().filter(|report| report.status.is_ok()).count();
-                PoolState::Answers(hosts, answering, reports.len())
+                PoolState::Answers(hosts.hosts, answering, reports.len())
             }
-            Err(error) => PoolState::Silent(hosts, error),
+            Err(error) => PoolState::Silent(hosts.hosts, error),
         };
     }
-    match pool_processes::find(&directory.secret_path()) {
+    match processes::find(&directory.secret_path()) {
         Ok(running) if running.is_empty() => PoolState::Dead,
         // A pool that is just starting has servers before it has its file.
         Ok(running) => PoolState::RunsHere(count_servers(&running), servers.max(count_servers(&running))),
         Err(error) => PoolState::Unknown(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pool_of_other_machines_is_not_dead_because_nothing_of_it_runs_here() {
-        let hosts = || "hosts n1, n2".to_owned();
-        let answers = PoolState::Answers(hosts(), 4, 4);
-        assert_eq!(
-            (answers.is_good(), &answers.told("lab")[..]),
-            (true, "4 of 4 servers answer, on hosts n1, n2")
-        );
-        let silent = PoolState::Silent(hosts(), Error::new(ErrorKind::HostDown, "no route"));
-        let told = silent.told("lab");
-        assert!(!silent.is_good() && told.contains("status --pool lab"), "{told}");
-        for advice in ["down", "up", "dead"] {
-            assert!(!told.contains(advice), "{told}");
-        }
-        assert!(PoolState::Dead.told("lab").contains("'down --pool lab' clears it"));
-        assert_eq!(PoolState::RunsHere(1, 1).told("lab"), "1 server running");
-        let less = PoolState::RunsHere(1, 3);
-        assert!(
-            !less.is_good()
-                && less.told("lab").starts_with("1 of 3 servers running; 'ramlace status --pool lab'")
-        );
-        assert!(!PoolState::Answers(hosts(), 3, 4).is_good());
     }
 }

@@ -1,4 +1,4 @@
-//! What a pool that no longer runs has left in its directory.
+//! A pool's directory before the pool is started in it: locked, and cleared of what a pool that no longer runs has left.
 
 use std::ffi::OsStr;
 
@@ -7,9 +7,34 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::PoolDirectory;
 
 use crate::known_pools::hosts_of;
-use crate::pool_processes;
+use crate::lock::DirectoryLock;
+use crate::processes;
 use crate::sentences::{listed, option_for};
 use crate::stop::{count_servers, remove_stale_stores};
+
+/// The directory in which one pool is started, and nothing else at the same time.
+#[derive(Debug)]
+pub struct Claim {
+    /// It has the pool's keys, and nothing of another pool.
+    pub directory: PoolDirectory,
+    /// What was cleared away, in sentences.
+    pub notes: Vec<String>,
+    _lock: DirectoryLock,
+}
+
+impl Claim {
+    /// Takes the directory of the pool with this name.
+    ///
+    /// Errors: `Exists` when the pool runs, `Busy` while another command starts or stops it.
+    pub fn take(name: &str) -> Result<Claim> {
+        let directory = PoolDirectory::locate(name)?;
+        directory.create_without_keys()?;
+        let lock = DirectoryLock::take(&directory)?;
+        let notes = clear_stale(&directory)?;
+        directory.create()?;
+        Ok(Claim { directory, notes, _lock: lock })
+    }
+}
 
 /// Refuses a pool that runs; clears away what a dead one left.
 pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
@@ -24,7 +49,7 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
             ),
         ));
     }
-    let running = pool_processes::find(&directory.secret_path())?;
+    let running = processes::find(&directory.secret_path())?;
     if !running.is_empty() {
         let named = option_for(directory.name());
         return Err(Error::new(

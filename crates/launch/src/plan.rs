@@ -1,12 +1,41 @@
-//! What `up` decides before it starts anything: the pool's id, addresses, and shares of memory, inodes and slots.
+//! What is decided before anything is started: the pool's id, addresses, and shares of memory, inodes and slots.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ramlace_base::units::{count, format_bytes};
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_store::MachineMemory;
 
-use crate::show::hex;
+use crate::metrics_address::MetricsAddress;
+
+/// What is the same for all servers of a pool, on whatever machine they are.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// Slots of the pool; `None`: as many as usual.
+    pub slots: Option<u32>,
+    /// Files, directories and links that all servers together may hold; `None`: one for each KiB of memory.
+    pub inodes: Option<u64>,
+    /// Where the memory comes from: `auto`, `private-tmpfs` or `shared-memory`.
+    pub backing: String,
+    /// The whole memory is taken from the machine at once.
+    pub reserve: bool,
+    /// The super-user of a mount for all users acts as nobody.
+    pub root_squash: bool,
+    /// File contents cross the network unencrypted.
+    pub trust_network: bool,
+    /// Where server 0 serves its metrics; server n takes that port + n.
+    pub metrics: Option<MetricsAddress>,
+    /// How long servers may take to become ready, and a host to answer.
+    pub patience: Duration,
+}
+
+impl PoolOptions {
+    /// Slots of a pool of so many servers.
+    pub fn slots_of(&self, servers: u16) -> u32 {
+        self.slots.unwrap_or_else(|| default_slots(servers))
+    }
+}
 
 /// Where the servers listen, and as what others know them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +142,7 @@ pub fn inodes_of_server(wanted: Option<u64>, servers: u16, store_bytes: u64) -> 
 }
 
 /// As many slots as usual, or as many as so many servers need.
+#[must_use]
 pub fn default_slots(servers: u16) -> u32 {
     limits::SLOTS_DEFAULT.max(u32::from(servers) * limits::SLOTS_PER_SERVER_MIN)
 }
@@ -123,7 +153,7 @@ pub fn random_pool_id() -> Result<String> {
     let filled = rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| Error::from_io(&errno.into(), "asking for random bytes"))?;
     assert_eq!(filled, id.len(), "the kernel gives up to 256 random bytes at once");
-    Ok(hex(&id))
+    Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The descriptor by which a server reports to `up` how it is, and what a daemon does not inherit.
 //!
-//! One of the three rooms of this crate with `unsafe`; the others are `interrupt` and `local_time`.
+//! The one room of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{FromRawFd, OwnedFd};
