@@ -129,7 +129,7 @@ pub enum Command {
     #[command(name = "mount-guard", hide = true)]
     MountGuard(mount::GuardArgs),
     /// What `up --hosts` and `down` run on other machines.
-    #[command(name = crate::remote::AGENT_COMMAND, hide = true)]
+    #[command(name = ramlace_launch::AGENT_COMMAND, hide = true)]
     HostAgent,
     /// Print the completion script for a shell
     Completions(completions::Args),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ramlace_base::units::count;
+use ramlace_launch::Listener;
 
 /// What is faster shows nothing.
 const DELAY: Duration = Duration::from_secs(1);
@@ -25,14 +26,14 @@ impl HostsProgress {
         let wanted = !json && std::io::stderr().is_terminal();
         HostsProgress { began: Instant::now(), wanted, bar: None, doing: "reaching" }
     }
+}
 
-    /// What the hosts do now.
-    pub fn begin(&mut self, doing: &'static str) {
+impl Listener for HostsProgress {
+    fn begins(&mut self, doing: &'static str) {
         self.doing = doing;
     }
 
-    /// Draws the hosts that are waited for, of so many.
-    pub fn update(&mut self, waiting: &[&str], total: usize) {
+    fn waits_for(&mut self, waiting: &[&str], total: usize) {
         if !self.wanted || self.began.elapsed() < DELAY {
             return;
         }

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use ramlace_base::{Error, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -60,12 +59,6 @@ impl Interrupt {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.read.as_fd()
     }
-
-    /// Whether a signal has come.
-    pub fn came(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut [PollFd::new(&self.read, PollFlags::IN)], Some(&now)), Ok(1..))
-    }
 }
 
 impl Drop for Interrupt {
@@ -80,6 +73,9 @@ impl Drop for Interrupt {
 
 #[cfg(test)]
 mod tests {
+    use ramlace_launch::Cancel;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
     use super::*;
 
     #[test]
@@ -88,11 +84,12 @@ mod tests {
         // is ignored. SAFETY: the usual treatment of a signal, in a process of tests alone.
         unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
         let interrupt = Interrupt::catch().unwrap();
-        assert!(!interrupt.came());
+        let came = || Cancel::new(interrupt.fd()).came();
+        assert!(!came());
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
         // Another thread of the tests may be the one that takes the signal, a moment later.
         let timeout = Timespec { tv_sec: 30, tv_nsec: 0 };
         poll(&mut [PollFd::new(&interrupt.fd(), PollFlags::IN)], Some(&timeout)).unwrap();
-        assert!(interrupt.came() && interrupt.came());
+        assert!(came() && came());
     }
 }

@@ -6,18 +6,14 @@
 //! Invariant: `cli` decides nothing about bytes, names or placement; the client library does.
 #![deny(unsafe_code)]
 
-mod agent_protocol;
 mod args;
 mod changes;
 mod commands;
-mod crew;
 mod date;
 mod failure;
 mod glob;
 mod help;
-mod hosts;
 mod hosts_progress;
-mod hosts_stop;
 mod interrupt;
 mod json_list;
 mod local_time;
@@ -32,13 +28,11 @@ mod output;
 mod owner;
 mod place;
 mod progress;
-mod remote;
 mod show;
 mod streams;
 mod tally;
 mod top;
 mod tree;
-mod words;
 
 use std::process::ExitCode;
 

@@ -5,15 +5,13 @@ use std::time::Duration;
 use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileHosts};
-use ramlace_launch::{listed, option_for};
+use ramlace_launch::{Cancel, HostStopped, listed, option_for, stop_on_hosts};
 use serde_json::{Value, json};
 
-use crate::agent_protocol::SecretText;
 use crate::failure::{Done, Failure};
-use crate::hosts_stop::{HostStopped, StopHosts};
+use crate::hosts_progress::HostsProgress;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
-use crate::remote::Transport;
 
 /// On a host of a pool that another machine has started: what to do instead.
 pub fn refuse_here(file: &PoolFile, hosts: &PoolFileHosts, here: &str) -> Error {
@@ -40,22 +38,12 @@ pub fn run(
     output: &mut Output,
 ) -> Done {
     let interrupt = Interrupt::catch()?;
-    let stop = StopHosts {
-        pool: directory.name(),
-        secret: SecretText(directory.read_secret()?.to_hex()),
-        transport: &Transport {
-            words: hosts.transport.clone(),
-            remote_command: hosts.remote_command.clone(),
-        },
-        force,
-        patience,
-        json: output.json,
-    };
-    let stopped = stop.run(&hosts.hosts, &interrupt);
+    let cancel = Cancel::new(interrupt.fd());
+    let mut progress = HostsProgress::new(output.json);
+    let stopped = stop_on_hosts(directory, hosts, force, patience, cancel, &mut progress)?;
+    // The line goes before anything is said.
+    drop(progress);
     let failed = stopped.iter().any(|one| one.outcome.is_err());
-    if force || !failed {
-        directory.remove()?;
-    }
     for note in stopped.iter().flat_map(|one| notes(one, file)) {
         output.note(note);
     }

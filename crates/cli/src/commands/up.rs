@@ -1,16 +1,20 @@
-//! `up`: starts a pool on this machine; `up_hosts` does it on several.
+//! `up`: starts a pool, on this machine or on several.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ramlace_base::units::parse_bytes;
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_client::{PoolFile, pool_name};
-use ramlace_launch::{Cancel, Claim, LocalPlan, MetricsAddress, PoolOptions, start_here, undo_here};
+use ramlace_launch::{
+    AllHosts, Cancel, Claim, Host, HostStarted, HostsPlan, LocalPlan, MetricsAddress, PoolOptions, Transport,
+    read_hosts, start_here, start_on_hosts, undo_here,
+};
 
-use super::up_hosts;
 use super::up_report::Report;
 use crate::failure::Done;
+use crate::hosts_progress::HostsProgress;
 use crate::interrupt::Interrupt;
 use crate::mount_options::MountHow;
 use crate::mounting;
@@ -38,6 +42,8 @@ The servers run until `ramlace down`. What a pool holds is gone with it.";
 
 /// By default no other machine can connect.
 const LISTEN_DEFAULT: &str = "127.0.0.1:0";
+/// Reaches hosts by default: without prompts, for there may be many hosts and no user to answer.
+const TRANSPORT_DEFAULT: &str = "ssh -o BatchMode=yes";
 
 /// Arguments of `up`.
 #[derive(clap::Args, Debug)]
@@ -145,7 +151,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let mount =
         args.mount.as_deref().map(|directory| mounting::directory_for(directory, output)).transpose()?;
     if let Some(hosts) = &args.hosts {
-        return up_hosts::run(args, hosts, mount.as_deref(), named, output);
+        return run_on_hosts(args, hosts, mount.as_deref(), named, output);
     }
     let began = Instant::now();
     let listen = args.listen.as_deref().unwrap_or(LISTEN_DEFAULT);
@@ -183,4 +189,69 @@ fn start(plan: &LocalPlan, claim: &Claim) -> Result<PoolFile> {
 /// This very program, which is what servers are, too.
 pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().map_err(|error| Error::from_io(&error, "looking for this program"))
+}
+
+/// The same on several machines.
+fn run_on_hosts(
+    args: &Args,
+    hosts: &Path,
+    mount: Option<&Path>,
+    named: Option<&str>,
+    output: &mut Output,
+) -> Done {
+    let began = Instant::now();
+    if args.advertise.is_some() {
+        let text = "--advertise is for one machine; write advertise=NAME behind each host in the hosts file";
+        return Err(Error::new(ErrorKind::Invalid, text).into());
+    }
+    let words = args.transport.as_deref().filter(|words| !words.trim().is_empty());
+    let transport = Transport::parse(words.unwrap_or(TRANSPORT_DEFAULT), &args.remote_command)?.anchored()?;
+    let all = AllHosts { servers: args.servers, memory: args.memory, listen: args.listen.as_deref() };
+    let plan = HostsPlan::new(&hosts_in(hosts)?, all, args.pool_options())?;
+    let claim = Claim::take(&pool_name(named))?;
+    let (file, hosts) = start_on(&plan, &transport, &claim, output.json)?;
+    let on_hosts =
+        hosts.iter().flat_map(|host| host.notes.iter().map(|note| format!("host {}: {note}", host.host)));
+    let notes: Vec<String> = claim.notes.iter().cloned().chain(on_hosts).collect();
+    for note in &notes {
+        output.note(note);
+    }
+    let report = Report {
+        file: &file,
+        directory: &claim.directory,
+        for_others: true,
+        memory: hosts.iter().map(|host| host.memory_bytes).sum(),
+        notes: &notes,
+        hosts: &hosts,
+        mount,
+    };
+    if let Some(mount) = mount {
+        // Servers on many machines are not stopped again for a directory of this one.
+        mounting::start(mount, Some(&file.name), &MountHow::default())
+            .map_err(|error| error.context("the pool is up, but not mounted"))?;
+    }
+    report.tell(began.elapsed(), output)
+}
+
+/// What a hosts file says; `-` is standard input.
+fn hosts_in(path: &Path) -> Result<Vec<Host>> {
+    if path == Path::new("-") {
+        return read_hosts(std::io::stdin().lock(), "standard input");
+    }
+    let shown = path.display().to_string();
+    let file = File::open(path)
+        .map_err(|error| Error::from_io(&error, format!("reading the hosts file {shown}")))?;
+    read_hosts(file, &shown)
+}
+
+/// Starts the servers on their hosts; a signal meanwhile undoes the start.
+fn start_on(
+    plan: &HostsPlan,
+    transport: &Transport,
+    claim: &Claim,
+    json: bool,
+) -> Result<(PoolFile, Vec<HostStarted>)> {
+    let interrupt = Interrupt::catch()?;
+    let (cancel, mut progress) = (Cancel::new(interrupt.fd()), HostsProgress::new(json));
+    start_on_hosts(plan, transport, &claim.directory, cancel, &mut progress)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ramlace_base::units::{count, format_bytes};
 use ramlace_client::{PoolDirectory, PoolFile};
-use ramlace_launch::option_for;
+use ramlace_launch::{HostStarted, option_for};
 use serde_json::{Value, json};
 
 use crate::failure::Done;
@@ -27,22 +27,7 @@ pub struct Report<'a> {
     /// Where it is mounted.
     pub mount: Option<&'a Path>,
     /// The hosts of a pool of several machines, else none.
-    pub hosts: &'a [HostReport],
-}
-
-/// One host of a pool that has just come up.
-#[derive(Clone, Debug)]
-pub struct HostReport {
-    /// Its name.
-    pub host: String,
-    /// Numbers of its servers.
-    pub servers: Vec<u16>,
-    /// Bytes of all of them together.
-    pub memory_bytes: u64,
-    /// It is the machine on which `up` runs.
-    pub shared: bool,
-    /// What was found there on the way.
-    pub notes: Vec<String>,
+    pub hosts: &'a [HostStarted],
 }
 
 impl Report<'_> {
@@ -123,6 +108,6 @@ impl Report<'_> {
     }
 }
 
-fn host_json(host: &HostReport) -> Value {
+fn host_json(host: &HostStarted) -> Value {
     json!({"host": host.host, "servers": host.servers, "memory_bytes": host.memory_bytes, "notes": host.notes})
 }

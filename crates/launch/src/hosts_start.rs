@@ -1,107 +1,77 @@
-//! `up --hosts`: starts a pool on several machines.
+//! Starts a pool on several machines.
 //!
 //! Every host has an agent behind the transport command for as long as this runs. All of them get ready; the
 //! first starts the coordinator, then all start their servers; then all write pool.json; only then are they
 //! ordered to leave. Until that moment, whatever goes wrong undoes everything.
 
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::{
-    ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileHosts, PoolFileServer, pool_name,
-};
-use ramlace_launch::{DirectoryLock, clear_stale, default_slots, listed, option_for, random_pool_id};
+use ramlace_client::{ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileHosts, PoolFileServer};
 
-use super::up::Args;
-use super::up_hosts_plan::{Common, Site, plan};
-use super::up_report::{HostReport, Report};
 use crate::agent_protocol::{Answer, Order, Prepare, SecretText};
+use crate::cancel::Cancel;
 use crate::crew::Crew;
-use crate::failure::Done;
-use crate::hosts;
+use crate::hosts_plan::{HostsPlan, Site};
 use crate::hosts_stop::{StopHosts, unexpected};
-use crate::interrupt::Interrupt;
-use crate::mount_options::MountHow;
-use crate::mounting;
-use crate::output::Output;
+use crate::listener::Listener;
+use crate::plan::random_pool_id;
 use crate::remote::Transport;
-
-/// Reaches hosts by default: without prompts, for there may be many hosts and no user to answer.
-pub const TRANSPORT_DEFAULT: &str = "ssh -o BatchMode=yes";
+use crate::sentences::{listed, option_for};
 
 /// How long the network may take to reach a server that listens.
 const KNOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts the pool and says how to use it.
-pub fn run(args: &Args, file: &Path, mount: Option<&Path>, named: Option<&str>, output: &mut Output) -> Done {
-    let began = Instant::now();
-    if args.advertise.is_some() {
-        let text = "--advertise is for one machine; write advertise=NAME behind each host in the hosts file";
-        return Err(Error::new(ErrorKind::Invalid, text).into());
-    }
-    let words = args.transport.as_deref().filter(|words| !words.trim().is_empty());
-    let transport = Transport::parse(words.unwrap_or(TRANSPORT_DEFAULT), &args.remote_command)?.anchored()?;
-    let common = Common { servers: args.servers, memory: args.memory, listen: args.listen.as_deref() };
-    let sites = plan(&hosts::read(file)?, common)?;
-    let directory = PoolDirectory::locate(&pool_name(named))?;
-    directory.create_without_keys()?;
-    let _lock = DirectoryLock::take(&directory)?;
-    let mut notes = clear_stale(&directory)?;
-    directory.create()?;
-    let start = Start { args, transport, sites: &sites, directory: &directory, json: output.json };
-    let (file, reports) = start.run().inspect_err(|_| {
-        // The failure is what the user must see; a directory that stays is found by the next `up`.
+/// One host of a pool that has just come up.
+#[derive(Clone, Debug)]
+pub struct HostStarted {
+    /// Its name.
+    pub host: String,
+    /// Numbers of its servers.
+    pub servers: Vec<u16>,
+    /// Bytes of all of them together.
+    pub memory_bytes: u64,
+    /// It is the machine on which the pool was started.
+    pub shared: bool,
+    /// What was found there on the way.
+    pub notes: Vec<String>,
+}
+
+/// Starts the servers of a plan on their hosts, from a directory that was claimed here, and writes `pool.json`. When it
+/// fails, nothing is left, here and there, or the error names the hosts that have not said so.
+pub fn start_on_hosts(
+    plan: &HostsPlan,
+    transport: &Transport,
+    directory: &PoolDirectory,
+    cancel: Cancel<'_>,
+    listener: &mut dyn Listener,
+) -> Result<(PoolFile, Vec<HostStarted>)> {
+    let start = Start { plan, transport, directory };
+    start.run(cancel, listener).inspect_err(|_| {
+        // The failure is what the user must see; a directory that stays is found by the next start.
         let _ = directory.remove();
-    })?;
-    notes.extend(
-        reports
-            .iter()
-            .flat_map(|report| report.notes.iter().map(|note| format!("host {}: {note}", report.host))),
-    );
-    for note in &notes {
-        output.note(note);
-    }
-    let memory = reports.iter().map(|report| report.memory_bytes).sum();
-    let report = Report {
-        file: &file,
-        directory: &directory,
-        for_others: true,
-        memory,
-        notes: &notes,
-        hosts: &reports,
-        mount,
-    };
-    if let Some(mount) = mount {
-        // Servers on many machines are not stopped again for a directory of this one.
-        mounting::start(mount, Some(directory.name()), &MountHow::default())
-            .map_err(|error| error.context("the pool is up, but not mounted"))?;
-    }
-    report.tell(began.elapsed(), output)
+    })
 }
 
 /// One start on all hosts.
 struct Start<'a> {
-    args: &'a Args,
-    transport: Transport,
-    sites: &'a [Site],
+    plan: &'a HostsPlan,
+    transport: &'a Transport,
     directory: &'a PoolDirectory,
-    json: bool,
 }
 
 impl Start<'_> {
-    fn run(&self) -> Result<(PoolFile, Vec<HostReport>)> {
-        let interrupt = Interrupt::catch()?;
+    fn run(&self, cancel: Cancel<'_>, listener: &mut dyn Listener) -> Result<(PoolFile, Vec<HostStarted>)> {
         let names = self.names();
         let (mut crew, failed) =
-            Crew::gather(&self.transport, &names, self.args.patience(), &interrupt, self.json);
+            Crew::gather(self.transport, &names, self.plan.options.patience, cancel, listener);
         let outcome = match failed.into_iter().next() {
             Some((_, error)) => Err(error),
             None => self.bring_up(&mut crew),
         };
         let error = match outcome {
-            Ok((file, reports)) => match self.settle(&mut crew, &file, &interrupt) {
+            Ok((file, reports)) => match self.settle(&mut crew, &file, cancel) {
                 Ok(()) => return Ok((file, reports)),
                 Err(error) => error,
             },
@@ -121,11 +91,11 @@ impl Start<'_> {
     }
 
     fn names(&self) -> Vec<String> {
-        self.sites.iter().map(|site| site.host.clone()).collect()
+        self.plan.sites.iter().map(|site| site.host.clone()).collect()
     }
 
     /// From the first word to a pool that is ready and known on all hosts.
-    fn bring_up(&self, crew: &mut Crew<'_>) -> Result<(PoolFile, Vec<HostReport>)> {
+    fn bring_up(&self, crew: &mut Crew<'_>) -> Result<(PoolFile, Vec<HostStarted>)> {
         crew.greet()?;
         let pool_id = random_pool_id()?;
         let mut reports = self.prepare(crew, &pool_id)?;
@@ -154,12 +124,13 @@ impl Start<'_> {
         Ok((file, reports))
     }
 
-    fn prepare(&self, crew: &mut Crew<'_>, pool_id: &str) -> Result<Vec<HostReport>> {
+    fn prepare(&self, crew: &mut Crew<'_>, pool_id: &str) -> Result<Vec<HostStarted>> {
         let secret = SecretText(self.directory.read_secret()?.to_hex());
-        let total = self.sites.iter().map(|site| site.servers.len()).sum::<usize>();
+        let total = self.plan.sites.iter().map(|site| site.servers.len()).sum::<usize>();
         let total = u16::try_from(total).expect("the plan has at most 4,096 servers");
+        let options = &self.plan.options;
         // Agents lose their patience first: they know which server is late, and what it has said.
-        let servers_patience = self.args.patience().mul_f64(0.8);
+        let servers_patience = options.patience.mul_f64(0.8);
         let order = |(index, site): (usize, &Site)| {
             let prepare = Prepare {
                 pool: self.directory.name().to_owned(),
@@ -168,27 +139,27 @@ impl Start<'_> {
                 host: site.host.clone(),
                 servers: site.servers.clone(),
                 servers_total: total,
-                slots: self.args.slots.unwrap_or_else(|| default_slots(total)),
+                slots: options.slots_of(total),
                 listen: site.listen.clone(),
                 advertise: site.advertise.clone(),
                 memory: site.memory,
-                inodes: self.args.inodes,
-                backing: self.args.backing.clone(),
-                reserve: !self.args.no_reserve,
-                root_squash: !self.args.no_root_squash,
-                trust_network: self.args.trust_network,
-                metrics: self.args.metrics.clone(),
+                inodes: options.inodes,
+                backing: options.backing.clone(),
+                reserve: options.reserve,
+                root_squash: options.root_squash,
+                trust_network: options.trust_network,
+                metrics: options.metrics.clone(),
                 patience_millis: u64::try_from(servers_patience.as_millis()).unwrap_or(u64::MAX),
             };
             (index, Order::Prepare(Box::new(prepare)))
         };
-        let orders: Vec<(usize, Order)> = self.sites.iter().enumerate().map(order).collect();
+        let orders: Vec<(usize, Order)> = self.plan.sites.iter().enumerate().map(order).collect();
         let answers = crew.ask("preparing", orders)?;
         let report = |(index, answer): (usize, Answer)| match answer {
-            Answer::Prepared { store_bytes, shared, notes } => Ok(HostReport {
-                host: self.sites[index].host.clone(),
+            Answer::Prepared { store_bytes, shared, notes } => Ok(HostStarted {
+                host: self.plan.sites[index].host.clone(),
                 servers: Vec::new(),
-                memory_bytes: store_bytes * self.sites[index].servers.len() as u64,
+                memory_bytes: store_bytes * self.plan.sites[index].servers.len() as u64,
                 shared,
                 notes,
             }),
@@ -198,7 +169,7 @@ impl Start<'_> {
     }
 
     /// What pool.json says here: the Unix sockets of other machines are none here.
-    fn pool_file(&self, pool_id: String, servers: Vec<PoolFileServer>, reports: &[HostReport]) -> PoolFile {
+    fn pool_file(&self, pool_id: String, servers: Vec<PoolFileServer>, reports: &[HostStarted]) -> PoolFile {
         let here = |host: &Option<String>| {
             reports.iter().any(|report| report.shared && Some(&report.host) == host.as_ref())
         };
@@ -248,22 +219,20 @@ impl Start<'_> {
 
     /// Writes pool.json here and ends the agents. When one of them does not end as it should, the others have
     /// ended already: the whole pool is stopped by new ones.
-    fn settle(&self, crew: &mut Crew<'_>, file: &PoolFile, interrupt: &Interrupt) -> Result<()> {
-        if interrupt.came() {
+    fn settle(&self, crew: &mut Crew<'_>, file: &PoolFile, cancel: Cancel<'_>) -> Result<()> {
+        if cancel.came() {
             return Err(Error::new(ErrorKind::Busy, "stopped by a signal before it was done"));
         }
         self.directory.write_pool_file(file)?;
         let Err(error) = crew.leave() else { return Ok(()) };
         let stop = StopHosts {
-            pool: self.directory.name(),
-            secret: SecretText(self.directory.read_secret()?.to_hex()),
-            transport: &self.transport,
+            directory: self.directory,
+            transport: self.transport,
             force: true,
-            patience: self.args.patience().max(Duration::from_secs(1)),
-            json: self.json,
+            patience: self.plan.options.patience.max(Duration::from_secs(1)),
         };
         let unsure: Vec<String> = stop
-            .run(&self.names(), interrupt)
+            .run(&self.names(), cancel, crew.listener())?
             .into_iter()
             .filter_map(|one| one.outcome.is_err().then_some(one.host))
             .collect();
@@ -302,4 +271,84 @@ fn knock(address: &str) -> Result<()> {
 fn only(answers: Vec<Answer>) -> Answer {
     let mut answers = answers.into_iter();
     answers.next().expect("one host was asked, and every failure is an error")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::hosts::read_hosts;
+    use crate::hosts_plan::AllHosts;
+    use crate::plan::PoolOptions;
+
+    /// What hosts were asked for, and how often they were waited for.
+    #[derive(Default)]
+    struct Heard {
+        asked: Vec<&'static str>,
+        waited: usize,
+    }
+
+    impl Listener for Heard {
+        fn begins(&mut self, doing: &'static str) {
+            self.asked.push(doing);
+        }
+
+        fn waits_for(&mut self, hosts: &[&str], total: usize) {
+            assert_eq!((hosts, total), (&["n1"][..], 1));
+            self.waited += 1;
+        }
+    }
+
+    /// How a start on one host fails by a transport that reaches no agent.
+    fn failure(name: &str, transport: &str, cancelled: bool) -> (Error, Heard) {
+        let base = std::env::temp_dir().join(format!("ramlace-start-{name}-{}", std::process::id()));
+        let directory = PoolDirectory::within(&base, "lab").unwrap();
+        directory.create().unwrap();
+        let options = PoolOptions {
+            slots: None,
+            inodes: None,
+            backing: "auto".into(),
+            reserve: true,
+            root_squash: true,
+            trust_network: false,
+            metrics: None,
+            patience: Duration::from_secs(60),
+        };
+        let all = AllHosts { servers: 1, memory: Some(64 << 20), listen: None };
+        let plan = HostsPlan::new(&read_hosts(&b"n1"[..], "nodes").unwrap(), all, options).unwrap();
+        let transport = Transport::parse(transport, "ramlace").unwrap();
+        let (read, mut write) = std::io::pipe().unwrap();
+        if cancelled {
+            write.write_all(b"!").unwrap();
+        }
+        let mut heard = Heard::default();
+        let cancel = Cancel::new(read.as_fd());
+        let error = start_on_hosts(&plan, &transport, &directory, cancel, &mut heard).unwrap_err();
+        assert!(!directory.exists().unwrap());
+        std::fs::remove_dir(&base).unwrap();
+        (error, heard)
+    }
+
+    #[test]
+    fn what_a_transport_says_instead_of_an_agent_is_told_with_its_host() {
+        let (error, heard) = failure("ends", "sh -c 'sleep 0.2; echo unlucky >&2; exit 3'", false);
+        assert_eq!(error.kind(), ErrorKind::HostDown);
+        let told = error.message();
+        assert!(told.starts_with("host n1: ") && told.contains("3, and said: unlucky"), "{told}");
+        assert_eq!(heard.asked[0], "reaching");
+        assert!(heard.waited > 0);
+        let (error, _) = failure("none", "/no/such/transport", false);
+        assert!(error.message().contains("cannot be started"), "{error}");
+    }
+
+    #[test]
+    fn a_start_that_is_not_wanted_any_more_waits_for_nobody() {
+        let began = Instant::now();
+        let (error, _) = failure("cancelled", "sh -c 'exec sleep 600'", true);
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
 }

@@ -1,6 +1,5 @@
 //! All hosts of a pool at once: each gets an order, and all answers are awaited.
 
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use ramlace_base::units::count;
@@ -9,11 +8,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use crate::agent_protocol::{Answer, Order};
-use crate::hosts_progress::HostsProgress;
-use crate::interrupt::Interrupt;
+use crate::cancel::Cancel;
+use crate::listener::Listener;
 use crate::remote::{Remote, Transport};
 
-/// How often the line about progress is drawn, and hosts that end are noticed.
+/// How often the listener is told, and hosts that end are noticed.
 const TICK: Duration = Duration::from_millis(50);
 /// How long agents may take at most to undo what they did: as long as servers may take to stop, and a margin.
 const UNDO_PATIENCE_MAX: Duration = Duration::from_secs(15);
@@ -29,9 +28,9 @@ pub type Heard = (usize, Result<Answer>);
 /// The agents of all hosts, in the order of the hosts file.
 pub struct Crew<'a> {
     remotes: Vec<Remote>,
-    interrupt: &'a Interrupt,
+    cancel: Cancel<'a>,
     patience: Duration,
-    progress: HostsProgress,
+    listener: &'a mut dyn Listener,
 }
 
 impl<'a> Crew<'a> {
@@ -41,8 +40,8 @@ impl<'a> Crew<'a> {
         transport: &Transport,
         hosts: &[String],
         patience: Duration,
-        interrupt: &'a Interrupt,
-        json: bool,
+        cancel: Cancel<'a>,
+        listener: &'a mut dyn Listener,
     ) -> (Crew<'a>, Vec<(String, Error)>) {
         let mut failed = Vec::new();
         let mut remotes = Vec::new();
@@ -52,12 +51,17 @@ impl<'a> Crew<'a> {
                 Err(error) => failed.push((host.clone(), error)),
             }
         }
-        (Crew { remotes, interrupt, patience, progress: HostsProgress::new(json) }, failed)
+        (Crew { remotes, cancel, patience, listener }, failed)
     }
 
     /// The host's name.
     pub fn host(&self, index: usize) -> &str {
         &self.remotes[index].host
+    }
+
+    /// Who hears of this crew, to hear of another one meanwhile.
+    pub fn listener(&mut self) -> &mut dyn Listener {
+        self.listener
     }
 
     /// How many hosts.
@@ -113,7 +117,7 @@ impl<'a> Crew<'a> {
         mut waiting: Vec<usize>,
         all_or_nothing: bool,
     ) -> Vec<Heard> {
-        self.progress.begin(doing);
+        self.listener.begins(doing);
         let end = Instant::now() + self.patience;
         let mut heard: Vec<Heard> = Vec::new();
         loop {
@@ -128,7 +132,7 @@ impl<'a> Crew<'a> {
             if waiting.is_empty() || (all_or_nothing && heard.iter().any(|(_, result)| is_final(result))) {
                 return heard;
             }
-            let why: Option<fn(&Remote, Duration) -> Error> = if self.interrupt.came() {
+            let why: Option<fn(&Remote, Duration) -> Error> = if self.cancel.came() {
                 Some(|_, _| interrupted())
             } else if Instant::now() >= end {
                 Some(Remote::late)
@@ -143,7 +147,7 @@ impl<'a> Crew<'a> {
                 return heard;
             }
             let names: Vec<&str> = waiting.iter().map(|index| &self.remotes[*index].host[..]).collect();
-            self.progress.update(&names, self.remotes.len());
+            self.listener.waits_for(&names, self.remotes.len());
             self.pump(end);
         }
     }
@@ -153,12 +157,12 @@ impl<'a> Crew<'a> {
         let reads =
             self.remotes.iter().flat_map(Remote::reads).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let writes = self.remotes.iter().filter_map(Remote::writes);
-        let signals: BorrowedFd<'_> = self.interrupt.fd();
+        let cancelled = self.cancel.fd();
         let mut polled: Vec<PollFd<'_>> =
             reads.chain(writes.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT))).collect();
         // Once it has come it would end every wait at once, also the one for what is being undone.
-        if !self.interrupt.came() {
-            polled.push(PollFd::from_borrowed_fd(signals, PollFlags::IN));
+        if !self.cancel.came() {
+            polled.push(PollFd::from_borrowed_fd(cancelled, PollFlags::IN));
         }
         let left = end.saturating_duration_since(Instant::now()).min(TICK);
         let timeout = Timespec::try_from(left).expect("a moment fits");
@@ -192,7 +196,7 @@ impl<'a> Crew<'a> {
     /// Ends all agents; those that have started something undo it first. Returns the hosts that
     /// have not said that nothing is left there.
     pub fn abort(&mut self) -> Vec<String> {
-        self.progress.begin("stopping what was started");
+        self.listener.begins("stopping what was started");
         for remote in &mut self.remotes {
             if remote.may_run {
                 remote.say(&Order::Abort);
@@ -216,7 +220,7 @@ impl<'a> Crew<'a> {
                 break;
             }
             let total = waiting.len();
-            self.progress.update(&waiting, total);
+            self.listener.waits_for(&waiting, total);
             self.pump(end);
         }
         self.end();

@@ -8,8 +8,9 @@ use std::fmt;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{PoolFile, PoolFileServer};
-use ramlace_launch::MetricsAddress;
 use serde::{Deserialize, Serialize};
+
+use crate::metrics_address::MetricsAddress;
 
 /// Raised whenever a message changes.
 pub const AGENT_PROTOCOL: u32 = 1;

@@ -7,13 +7,14 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitSta
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_client::PoolFileHosts;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::agent_protocol::{AGENT_PROTOCOL, Answer, MESSAGE_BYTES_MAX, Order, line_of};
 use crate::words;
 
-/// The hidden command of the agent.
+/// The hidden command of `ramlace` that runs an [`Agent`](crate::Agent).
 pub const AGENT_COMMAND: &str = "host-agent";
 /// Where the host's name goes in a transport command.
 const HOST_MARK: &str = "{host}";
@@ -47,6 +48,12 @@ impl Transport {
         })
     }
 
+    /// As a pool's directory says how its hosts were reached when it was started.
+    #[must_use]
+    pub fn of(hosts: &PoolFileHosts) -> Transport {
+        Transport { words: hosts.transport.clone(), remote_command: hosts.remote_command.clone() }
+    }
+
     /// The same, whatever directory is the current one when it is used again.
     pub fn anchored(mut self) -> Result<Transport> {
         let program = std::path::Path::new(&self.words[0]);
@@ -59,7 +66,7 @@ impl Transport {
     }
 
     /// The command that reaches the agent of a host.
-    pub fn line(&self, host: &str) -> Vec<String> {
+    fn line(&self, host: &str) -> Vec<String> {
         let mut line: Vec<String> = self.words.iter().map(|word| word.replace(HOST_MARK, host)).collect();
         if !self.words.iter().any(|word| word.contains(HOST_MARK)) {
             line.push(host.to_owned());

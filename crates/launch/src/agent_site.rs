@@ -1,19 +1,20 @@
 //! What the agent does on its host: the pool's directory, its servers, and undoing both.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer, Secret};
-use ramlace_launch::{
-    Daemon, DirectoryLock, clear_stale, inodes_of_server, remove_stale_stores, share_memory, stop_servers,
-    wait_until,
-};
 use ramlace_server::ServeOptions;
 
-use super::up::own_program;
 use crate::agent_protocol::{Answer, Prepare};
+use crate::claim::clear_stale;
+use crate::daemon::{Daemon, wait_until};
+use crate::lock::DirectoryLock;
+use crate::plan::{inodes_of_server, share_memory};
+use crate::stop::{remove_stale_stores, stop_servers};
 
 /// How long another `up` or `down` on this host may hold the pool's directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -23,6 +24,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// The servers of this host, as far as they are started.
 pub struct Site {
     told: Prepare,
+    program: PathBuf,
     directory: PoolDirectory,
     /// None where `up` itself runs in the same directory: then that is its, and it clears it away.
     lock: Option<DirectoryLock>,
@@ -35,7 +37,7 @@ pub struct Site {
 
 impl Site {
     /// Makes the pool's directory this pool's own.
-    pub fn enter(told: Prepare) -> Result<Site> {
+    pub fn enter(told: Prepare, program: &Path) -> Result<Site> {
         let secret = Secret::from_hex(&told.secret.0)?;
         let directory = PoolDirectory::locate(&told.pool)?;
         let mut notes = Vec::new();
@@ -47,7 +49,16 @@ impl Site {
             }
             None => None,
         };
-        Ok(Site { told, directory, lock, notes, store_bytes: 0, daemons: Vec::new(), committed: false })
+        Ok(Site {
+            told,
+            program: program.to_owned(),
+            directory,
+            lock,
+            notes,
+            store_bytes: 0,
+            daemons: Vec::new(),
+            committed: false,
+        })
     }
 
     /// Checks the memory.
@@ -72,8 +83,8 @@ impl Site {
     }
 
     /// Starts the server with the coordinator, and says where others reach it.
-    pub fn start_first(&mut self, watch: &[OwnedFd]) -> Result<Answer> {
-        let daemon = Daemon::start(&own_program()?, &self.options(0, None)?, &self.log(0))?;
+    pub fn start_first(&mut self, watch: &[BorrowedFd<'_>]) -> Result<Answer> {
+        let daemon = Daemon::start(&self.program, &self.options(0, None)?, &self.log(0))?;
         self.daemons.push(daemon);
         let end = self.end();
         wait_until(&mut self.daemons, end, watch, |daemon| daemon.address.is_some())?;
@@ -81,10 +92,10 @@ impl Site {
     }
 
     /// Starts the others; when all are ready, returns what pool.json contains of them.
-    pub fn start(&mut self, coordinator: &str, watch: &[OwnedFd]) -> Result<Answer> {
+    pub fn start(&mut self, coordinator: &str, watch: &[BorrowedFd<'_>]) -> Result<Answer> {
         for place in self.daemons.len()..self.told.servers.len() {
             let options = self.options(place, Some(coordinator.to_owned()))?;
-            self.daemons.push(Daemon::start(&own_program()?, &options, &self.log(place))?);
+            self.daemons.push(Daemon::start(&self.program, &options, &self.log(place))?);
         }
         let end = self.end();
         wait_until(&mut self.daemons, end, watch, |daemon| daemon.ready)?;
@@ -128,7 +139,7 @@ impl Site {
         Instant::now() + Duration::from_millis(self.told.patience_millis)
     }
 
-    fn log(&self, place: usize) -> std::path::PathBuf {
+    fn log(&self, place: usize) -> PathBuf {
         self.directory.log_path(ServerId(self.told.servers[place]))
     }
 
@@ -211,8 +222,8 @@ fn renew(directory: &PoolDirectory, secret: &Secret, lock: DirectoryLock) -> Res
 fn lingering_note(directory: &PoolDirectory) -> Option<String> {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok()?;
     let at_risk = directory.path().starts_with("/run/user")
-        && std::path::Path::new("/run/systemd/system").exists()
-        && !std::path::Path::new("/var/lib/systemd/linger").join(&user).exists();
+        && Path::new("/run/systemd/system").exists()
+        && !Path::new("/var/lib/systemd/linger").join(&user).exists();
     at_risk.then(|| {
         format!(
             "{} is removed when the last session of {user} ends there; 'loginctl enable-linger' keeps it",

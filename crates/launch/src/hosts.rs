@@ -1,9 +1,7 @@
-//! The hosts file of `up --hosts`: one line for each machine.
+//! A hosts file: one line for each machine.
 
-use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr};
-use std::path::Path;
 
 use ramlace_base::units::parse_bytes;
 use ramlace_base::{Error, ErrorKind, Result, limits};
@@ -32,22 +30,17 @@ pub struct Host {
     pub origin: String,
 }
 
-/// Reads a hosts file; `-` is standard input.
-pub fn read(path: &Path) -> Result<Vec<Host>> {
-    let stdin = path == Path::new("-");
-    let shown = if stdin { "standard input".to_owned() } else { path.display().to_string() };
-    let doing = |error| Error::from_io(&error, format!("reading the hosts file {shown}"));
+/// Reads a hosts file; `shown` names it in messages.
+pub fn read_hosts(source: impl Read, shown: &str) -> Result<Vec<Host>> {
     let mut bytes = Vec::new();
-    if stdin {
-        std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(doing)?;
-    } else {
-        let file = File::open(path).map_err(doing)?;
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(doing)?;
-    }
-    parse(&bytes, &shown)
+    source
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Error::from_io(&error, format!("reading the hosts file {shown}")))?;
+    parse(&bytes, shown)
 }
 
-/// Takes a hosts file apart; `shown` names it in messages.
+/// Takes a hosts file apart.
 pub fn parse(bytes: &[u8], shown: &str) -> Result<Vec<Host>> {
     let refuse = |text: String| Error::new(ErrorKind::Invalid, text);
     if bytes.len() as u64 > FILE_BYTES_MAX {

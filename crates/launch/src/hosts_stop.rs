@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use ramlace_base::{Error, Result};
+use ramlace_base::{Error, ErrorKind, Result};
+use ramlace_client::{PoolDirectory, PoolFileHosts};
 
 use crate::agent_protocol::{Answer, Order, SecretText};
+use crate::cancel::Cancel;
 use crate::crew::Crew;
-use crate::interrupt::Interrupt;
+use crate::listener::Listener;
 use crate::remote::Transport;
 
 /// What came of one host.
@@ -18,26 +20,46 @@ pub struct HostStopped {
     pub outcome: Result<(usize, Vec<String>)>,
 }
 
+/// Stops a pool on all its hosts, as its directory names them; what came of each is told in their order. The directory goes
+/// when all have answered; with `force`, which also takes mounts from programs that use them, in any case.
+pub fn stop_on_hosts(
+    directory: &PoolDirectory,
+    hosts: &PoolFileHosts,
+    force: bool,
+    patience: Duration,
+    cancel: Cancel<'_>,
+    listener: &mut dyn Listener,
+) -> Result<Vec<HostStopped>> {
+    let stop = StopHosts { directory, transport: &Transport::of(hosts), force, patience };
+    let stopped = stop.run(&hosts.hosts, cancel, listener)?;
+    if force || stopped.iter().all(|one| one.outcome.is_ok()) {
+        directory.remove()?;
+    }
+    Ok(stopped)
+}
+
 /// How the hosts of a pool are reached.
 pub struct StopHosts<'a> {
-    /// The pool's name.
-    pub pool: &'a str,
-    /// Its secret, in hexadecimal digits.
-    pub secret: SecretText,
+    /// The pool's directory, which has its secret.
+    pub directory: &'a PoolDirectory,
     /// The transport.
     pub transport: &'a Transport,
     /// Take mounts from programs that use them.
     pub force: bool,
     /// How long a host may take to answer.
     pub patience: Duration,
-    /// Say nothing on the way.
-    pub json: bool,
 }
 
 impl StopHosts<'_> {
     /// Sends the order to every host, whatever becomes of the others.
-    pub fn run(&self, hosts: &[String], interrupt: &Interrupt) -> Vec<HostStopped> {
-        let (mut crew, failed) = Crew::gather(self.transport, hosts, self.patience, interrupt, self.json);
+    pub fn run(
+        &self,
+        hosts: &[String],
+        cancel: Cancel<'_>,
+        listener: &mut dyn Listener,
+    ) -> Result<Vec<HostStopped>> {
+        let secret = SecretText(self.directory.read_secret()?.to_hex());
+        let (mut crew, failed) = Crew::gather(self.transport, hosts, self.patience, cancel, listener);
         let mut stopped: Vec<HostStopped> =
             failed.into_iter().map(|(host, error)| HostStopped { host, outcome: Err(error) }).collect();
         let mut told = Vec::new();
@@ -49,8 +71,11 @@ impl StopHosts<'_> {
                 }
             }
         }
-        let order =
-            || Order::Stop { pool: self.pool.to_owned(), secret: self.secret.clone(), force: self.force };
+        let order = || Order::Stop {
+            pool: self.directory.name().to_owned(),
+            secret: secret.clone(),
+            force: self.force,
+        };
         let told = crew.tell(told.into_iter().map(|index| (index, order())).collect::<Vec<_>>());
         for (index, answer) in crew.listen("stopping", told, false) {
             let outcome = answer.and_then(|answer| match answer {
@@ -61,12 +86,12 @@ impl StopHosts<'_> {
         }
         crew.end();
         stopped.sort_by_key(|one| hosts.iter().position(|host| *host == one.host));
-        stopped
+        Ok(stopped)
     }
 }
 
 /// An answer to another order than the one that was given.
 pub fn unexpected(host: &str, answer: &Answer) -> Error {
     let text = format!("host {host}: an answer that does not belong to the order: {answer:?}");
-    Error::new(ramlace_base::ErrorKind::Protocol, text)
+    Error::new(ErrorKind::Protocol, text)
 }

@@ -1,4 +1,4 @@
-//! What `up --hosts` decides before it starts anything: numbers, addresses and shares of memory.
+//! What is decided before anything is started on many hosts: numbers, addresses and shares of memory.
 
 use std::net::Ipv6Addr;
 
@@ -6,6 +6,23 @@ use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, ErrorKind, Result, limits};
 
 use crate::hosts::{Host, is_loopback};
+use crate::plan::PoolOptions;
+
+/// The servers of a pool on several machines.
+#[derive(Clone, Debug)]
+pub struct HostsPlan {
+    pub(crate) sites: Vec<Site>,
+    pub(crate) options: PoolOptions,
+}
+
+impl HostsPlan {
+    /// Gives every host its servers.
+    ///
+    /// Errors: `Invalid` for what cannot work, with the line of the hosts file where it is about one host.
+    pub fn new(hosts: &[Host], all: AllHosts<'_>, options: PoolOptions) -> Result<HostsPlan> {
+        Ok(HostsPlan { sites: plan(hosts, all)?, options })
+    }
+}
 
 /// What one host shall run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +39,9 @@ pub struct Site {
     pub memory: Option<u64>,
 }
 
-/// What the command line says for all hosts.
+/// What is said for all hosts.
 #[derive(Clone, Copy, Debug)]
-pub struct Common<'a> {
+pub struct AllHosts<'a> {
     /// Servers of a host that says nothing else.
     pub servers: u16,
     /// Memory of the whole pool.
@@ -35,7 +52,7 @@ pub struct Common<'a> {
 
 /// Gives every host its servers. The numbers go round the hosts, so that neighbours, on which
 /// a file's lanes lie, are on different machines.
-pub fn plan(hosts: &[Host], common: Common<'_>) -> Result<Vec<Site>> {
+fn plan(hosts: &[Host], common: AllHosts<'_>) -> Result<Vec<Site>> {
     let memory = divide(hosts, common.memory)?;
     let several = hosts.len() > 1;
     let mut sites = hosts
@@ -148,9 +165,9 @@ mod tests {
     use super::*;
     use crate::hosts::parse;
 
-    const COMMON: Common<'_> = Common { servers: 1, memory: None, listen: None };
+    const COMMON: AllHosts<'_> = AllHosts { servers: 1, memory: None, listen: None };
 
-    fn sites(text: &str, common: Common<'_>) -> Result<Vec<Site>> {
+    fn sites(text: &str, common: AllHosts<'_>) -> Result<Vec<Site>> {
         plan(&parse(text.as_bytes(), "nodes").unwrap(), common)
     }
 
@@ -186,7 +203,7 @@ mod tests {
     #[test]
     fn memory_is_each_hosts_own_or_a_share_of_the_total() {
         let memory = |text: &str, total: Option<u64>| {
-            sites(text, Common { memory: total, ..COMMON })
+            sites(text, AllHosts { memory: total, ..COMMON })
                 .map(|sites| sites.into_iter().map(|site| site.memory).collect::<Vec<_>>())
         };
         let gib = |n: u64| Some(n << 30);
