@@ -189,6 +189,18 @@ def test_up_mounts_as_well_or_does_nothing(planned: NewPool, fuse: None, tmp_pat
     assert not is_mounted(tmp_path / "empty")
 
 
+def test_a_dead_pool_that_was_mounted_comes_up_again(planned: NewPool, fuse: None) -> None:
+    pool = planned(1, 32)
+    pool.up()
+    Mount(pool).close()
+    for process in pool.processes():
+        process.send(signal.SIGKILL)
+    assert eventually(lambda: not pool.processes())
+    report = pool.up()
+    assert "no longer running" in report["notes"][0], report
+    assert pool.run("ls", "/").stdout == b""
+
+
 @pytest.mark.needs_root
 def test_a_mount_holds_nothing_of_who_made_it(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:
     """Neither locks nor pipes: whoever waits for their end would wait for the unmount."""

@@ -70,7 +70,10 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
     let is_key = |name: &OsStr| name == "secret" || name == "host-key";
     if names.iter().any(|entry| !is_key(&entry.file_name())) {
         for entry in &names {
-            std::fs::remove_file(entry.path()).map_err(doing)?;
+            // Notes of mounts lie in a directory of their own.
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let remove = if is_directory { std::fs::remove_dir_all } else { std::fs::remove_file };
+            remove(entry.path()).map_err(doing)?;
         }
         notes.push(format!(
             "removed what a pool that is no longer running left in {}",
@@ -82,4 +85,26 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
         notes.push(format!("gave back {} of shared memory that its servers had left", format_bytes(freed)));
     }
     Ok(notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_dead_pool_has_left_goes_with_the_notes_of_its_mounts() {
+        let base = std::env::temp_dir().join(format!("ramlace-claim-{}", std::process::id()));
+        let directory = PoolDirectory::within(&base, &format!("claim-{}", std::process::id())).unwrap();
+        let left = || std::fs::read_dir(directory.path()).unwrap().count();
+        directory.create().unwrap();
+        // Keys alone are no pool's that ran.
+        assert!(clear_stale(&directory).unwrap().is_empty());
+        assert_eq!(left(), 2);
+        std::fs::create_dir(directory.path().join("mounts")).unwrap();
+        std::fs::write(directory.path().join("mounts/mount-0-40"), "/mnt").unwrap();
+        let notes = clear_stale(&directory).unwrap();
+        assert!(notes[0].contains("no longer running"), "{notes:?}");
+        assert_eq!(left(), 0);
+        std::fs::remove_dir_all(&base).unwrap();
+    }
 }
