@@ -44,11 +44,11 @@ def hold_links(pool: Pool, inode: int, coordinator: int, number: int, open_from:
     forge_at_home(pool, inode, wire.PREPARE, body)
 
 
-def settle(pool: Pool, inode: int, coordinator: int, number: int, open_from: int) -> None:
+def decide(pool: Pool, inode: int, coordinator: int, number: int, open_from: int) -> None:
     """Say that an operation is over, and was given up."""
     slot = inode >> SLOT_BITS
     body = stamp(coordinator, number, open_from) + wire.numbers(slot, 0, 0)
-    forge_at_home(pool, inode, wire.SETTLE, body)
+    forge_at_home(pool, inode, wire.DECIDE, body)
 
 
 def repair(pool: Pool) -> list[str]:
@@ -95,7 +95,7 @@ def test_a_pair_of_slots_whose_numbers_were_moved_ahead_is_of_use_again(forged: 
     slot = inode >> SLOT_BITS
     far = 1 << 61
     for other in (slot ^ 1, slot ^ 2):
-        settle(forged, inode, other, far, far)
+        decide(forged, inode, other, far, far)
     found = forged.check()
     assert [finding["kind"] for finding in found] == ["numbers-ahead"] * 2, found
     assert len(repair(forged)) == 2

@@ -199,9 +199,9 @@ def test_what_servers_ask_each_other_names_the_request_that_made_it_necessary(
         told = pool.run("mkdir", f"ramlace:/d{number}").stderr.decode()
         asked.update(re.findall(r"ramlace::client: asks request=(\S+) kind=MakeDirectory", told))
     logs = [pool.log(server) for server in range(3)]
-    asking = r"ramlace::peers: asks request=(\S+) cause=(\S+) kind=(Prepare|Settle) server=(\d)"
+    asking = r"ramlace::peers: asks request=(\S+) cause=(\S+) kind=(Prepare|Decide) server=(\d)"
     found = [(server, *line) for server, log in enumerate(logs) for line in re.findall(asking, log)]
-    assert {kind for _, _, cause, kind, _ in found if cause in asked} == {"Prepare", "Settle"}
+    assert {kind for _, _, cause, kind, _ in found if cause in asked} == {"Prepare", "Decide"}
     assert len({request for _, request, *_ in found}) == len(found), "a name is one request's"
     for server, request, cause, kind, other in found:
         assert re.search(rf"ramlace::server: is answered request={re.escape(cause)} ", pool.log(server)), cause

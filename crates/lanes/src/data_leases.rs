@@ -206,7 +206,7 @@ impl DataLeases {
         }
         self.unknown.read(place, session, pages);
         self.firsts.read(place, session, pages);
-        self.settle(place, session);
+        self.note_drops(place, session);
     }
 
     /// Whether another session has a lease on some of these bytes, or has yet to drop them.

@@ -62,7 +62,7 @@ impl DataLeases {
     }
 
     /// A session may have dropped pages, or read them anew: notes which of them the log need not know any more.
-    pub(super) fn settle(&mut self, place: Place, session: SessionId) {
+    pub(super) fn note_drops(&mut self, place: Place, session: SessionId) {
         let Some(known) = self.outdated.of(place, session) else { return };
         let mut left = RangeSet::default();
         self.unknown.of(place, session).for_each(|pages| left.insert(pages));
@@ -74,8 +74,8 @@ impl DataLeases {
     }
 
     /// The same of all places where it had some.
-    pub(super) fn settle_all(&mut self, session: SessionId) {
-        self.outdated.places_of(session).into_iter().for_each(|place| self.settle(place, session));
+    pub(super) fn note_all_drops(&mut self, session: SessionId) {
+        self.outdated.places_of(session).into_iter().for_each(|place| self.note_drops(place, session));
     }
 
     /// A place is gone for ever.

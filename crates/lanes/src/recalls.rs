@@ -279,7 +279,7 @@ impl DataLeases {
         let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
         remove_from(&mut self.at, &place, number);
         remove_from(&mut self.of, &holder, number);
-        self.settle(place, holder);
+        self.note_drops(place, holder);
         let first = (place, holder, range.start / PAGE_BYTES);
         let last = (place, holder, range.end / PAGE_BYTES);
         let over: Vec<_> = self

@@ -142,7 +142,7 @@ impl DataLeases {
                     self.unknown.forget(place, session);
                 }
             }
-            self.settle_all(session);
+            self.note_all_drops(session);
             self.tell(News::Returned { session });
         }
         was_away

@@ -49,7 +49,7 @@ impl DataLeases {
         self.begin_through(place, session, range, now);
         if !self.is_fenced(place, session) {
             self.unknown.wrote(place, session, range);
-            self.settle(place, session);
+            self.note_drops(place, session);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
     }

@@ -100,7 +100,7 @@ impl SlotState {
                     }
                     Op::EndLockWait(_)
                     | Op::Prepare(_)
-                    | Op::Settle(_)
+                    | Op::Decide(_)
                     | Op::DeliveryDone { .. }
                     | Op::DeliveryUnreachable { .. }
                     | Op::CoordinatorLost { .. }

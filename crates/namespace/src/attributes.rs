@@ -31,7 +31,7 @@ impl SlotState {
         };
         check_may_set(inode, caller.who, &request, wrote)?;
         if let Body::Directory(directory) = &inode.body {
-            directory.check_settled(request.inode)?;
+            directory.check_undisturbed(request.inode)?;
         }
         let spread = matches!(&inode.body, Body::Directory(directory) if directory.spread.is_some());
         if spread {
@@ -80,7 +80,7 @@ impl SlotState {
             return self.set_rules_of_file(caller, request);
         }
         let directory = inode.directory(request.inode)?;
-        directory.check_settled(request.inode)?;
+        directory.check_undisturbed(request.inode)?;
         inode.check_owner(caller.who)?;
         if directory.spread.is_some() {
             let attributes =

@@ -168,7 +168,7 @@ pub enum Op {
     /// By a peer.
     Prepare(Box<peer::Prepare>),
     /// By a peer.
-    Settle(peer::Settle),
+    Decide(peer::Decide),
     /// By the server: a delivery has been delivered and answered.
     ///
     /// `Retry`, `Moved` and other transient errors leave the delivery open; the shell delivers it
@@ -264,7 +264,7 @@ numbered_variants! { Op:
     30 ChangeInlineCell { request, room };
     31 EndLockWait(body);
     32 Prepare(body);
-    33 Settle(body);
+    33 Decide(body);
     34 DeliveryDone { delivery, result };
     35 DeliveryUnreachable { delivery };
     36 CoordinatorLost { coordinator, began };
@@ -367,7 +367,7 @@ impl Op {
                 | Op::GiveUp(_)
                 | Op::Truncate(_)
                 | Op::Prepare(_)
-                | Op::Settle(_)
+                | Op::Decide(_)
                 | Op::CoordinatorLost { .. }
                 | Op::Disown(_)
                 | Op::DeliveryDone { .. }
@@ -451,7 +451,7 @@ pub enum Delivery {
     /// A part of an operation is to be held ready.
     Prepare(Box<peer::Prepare>),
     /// An operation is decided.
-    Settle(peer::Settle),
+    Decide(peer::Decide),
     /// Which directories is a directory in?
     Ascend(peer::Ascend),
     /// A truncation.
@@ -466,7 +466,7 @@ pub enum Delivery {
 
 numbered_variants! { Delivery:
     1 Prepare(body);
-    2 Settle(body);
+    2 Decide(body);
     3 Ascend(body);
     4 CutLane(body);
     5 DropLane(body);
@@ -480,7 +480,7 @@ impl Delivery {
     pub fn slot(&self) -> Slot {
         match self {
             Delivery::Prepare(message) => message.slot,
-            Delivery::Settle(message) => message.slot,
+            Delivery::Decide(message) => message.slot,
             Delivery::Ascend(message) => message.inode.slot(),
             Delivery::CutLane(message) => message.slot,
             Delivery::DropLane(message) => message.slot,

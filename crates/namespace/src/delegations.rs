@@ -23,7 +23,7 @@ impl SlotState {
     /// Whether operations across slots are coordinated here that have not ended.
     #[must_use]
     pub fn is_operating(&self) -> bool {
-        !self.intents.is_empty() || !self.unsettled.is_empty()
+        !self.intents.is_empty() || !self.unfinished.is_empty()
     }
 
     /// One that is delegated already stays so: the server asks for it first.

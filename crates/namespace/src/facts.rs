@@ -45,7 +45,7 @@ impl SlotState {
         SlotFacts {
             slot: self.slot,
             inodes: self.inode_count(),
-            asked: self.unsettled.iter().copied().collect(),
+            asked: self.unfinished.iter().copied().collect(),
             held,
             partitions,
             deliveries: u32::try_from(self.outbox.iter().count()).unwrap_or(u32::MAX),
@@ -174,18 +174,18 @@ impl SlotState {
     }
 
     fn check_operations(&self, troubles: &mut Vec<Trouble>) {
-        let settles: BTreeSet<(Slot, u64)> = self
+        let decisions: BTreeSet<(Slot, u64)> = self
             .outbox
             .iter()
             .filter_map(|(_, delivery)| match delivery {
-                Delivery::Settle(settle) => Some((settle.slot, settle.stamp.number)),
+                Delivery::Decide(decide) => Some((decide.slot, decide.stamp.number)),
                 _ => None,
             })
             .collect();
         let stuck = |text: String| Trouble { kind: TroubleKind::OperationStuck, inode: None, text };
         for (token, intent) in &self.intents {
             let asks = intent.question.is_some_and(|delivery| self.outbox.get(delivery).is_some());
-            let tells = intent.asked.iter().any(|(slot, number)| settles.contains(&(*slot, *number)));
+            let tells = intent.asked.iter().any(|(slot, number)| decisions.contains(&(*slot, *number)));
             if !(asks || intent.decided.is_some() && tells) {
                 let (session, number) = (token.session, token.sequence.0);
                 let text =
@@ -196,8 +196,8 @@ impl SlotState {
         let asked = |slot: Slot, number: u64| {
             self.intents.values().any(|intent| intent.asked.get(&slot) == Some(&number))
         };
-        for (slot, number) in &self.unsettled {
-            if !settles.contains(&(*slot, *number)) && !asked(*slot, *number) {
+        for (slot, number) in &self.unfinished {
+            if !decisions.contains(&(*slot, *number)) && !asked(*slot, *number) {
                 let text = format!("{} never tells {slot} how operation {number} has ended", self.slot);
                 troubles.push(stuck(text));
             }

@@ -24,7 +24,7 @@ impl SlotState {
                         format!("directory {} cannot be opened for writing, nor be run", request.inode),
                     ));
                 }
-                directory.check_settled(request.inode)?;
+                directory.check_undisturbed(request.inode)?;
             }
             Body::Special(_) => return Err(no_bytes(inode.kind(), request.inode)),
             Body::Symlink(_) => {

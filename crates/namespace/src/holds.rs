@@ -80,7 +80,7 @@ impl SlotState {
     }
 
     /// The operation is decided: commits its hold, or drops it.
-    pub(crate) fn settle_hold(
+    pub(crate) fn finish_hold(
         &mut self,
         hold: Hold,
         commit: bool,
@@ -98,9 +98,9 @@ impl SlotState {
                 self.retire_if_unused(inode, effects);
             }
             Hold::Sealed(inode) => self.set_phase(inode, Phase::Live),
-            Hold::Raised(inode) => self.settle_count(inode, if commit { 0 } else { -1 }, effects),
-            Hold::Lowered(inode) => self.settle_count(inode, if commit { 0 } else { 1 }, effects),
-            Hold::Entry(entry) => self.settle_entry(entry, commit, now),
+            Hold::Raised(inode) => self.finish_count(inode, if commit { 0 } else { -1 }, effects),
+            Hold::Lowered(inode) => self.finish_count(inode, if commit { 0 } else { 1 }, effects),
+            Hold::Entry(entry) => self.finish_entry(entry, commit, now),
             Hold::Moved { inode, parent } => {
                 if let (true, Some(inode)) = (commit, self.inodes.get_mut(&inode)) {
                     inode.changed = now;
@@ -110,14 +110,14 @@ impl SlotState {
                 }
             }
             Hold::Moves => self.moves = None,
-            Hold::Changing { inode, becomes } => self.settle_changing(inode, becomes, commit, now),
-            Hold::Taken(inode) => self.settle_taken(inode, commit),
-            Hold::SealedPartition(inode) => self.settle_sealed_partition(inode, commit),
-            Hold::SetPartition { inode, attributes } => self.settle_set(inode, &attributes, commit, now),
+            Hold::Changing { inode, becomes } => self.finish_changing(inode, becomes, commit, now),
+            Hold::Taken(inode) => self.finish_taken(inode, commit),
+            Hold::SealedPartition(inode) => self.finish_sealed_partition(inode, commit),
+            Hold::SetPartition { inode, attributes } => self.finish_set(inode, &attributes, commit, now),
         }
     }
 
-    fn settle_count(&mut self, id: InodeId, change: i32, effects: &mut Vec<Effect>) {
+    fn finish_count(&mut self, id: InodeId, change: i32, effects: &mut Vec<Effect>) {
         let inode = self.inodes.get_mut(&id).expect("what is held lives");
         inode.links = inode.links.wrapping_add_signed(change);
         inode.held = false;
@@ -156,7 +156,7 @@ impl SlotState {
         Ok(cookie)
     }
 
-    fn settle_entry(&mut self, held: HeldEntry, commit: bool, now: Timestamp) {
+    fn finish_entry(&mut self, held: HeldEntry, commit: bool, now: Timestamp) {
         let hash = self.hash.of(&held.name);
         let (mut above, directory) = self.directory_mut(held.parent);
         directory.busy.remove(&held.name);
@@ -191,7 +191,7 @@ impl SlotState {
             Ok(()) => Ok((holds, Prepared::Found(found))),
             Err(error) => {
                 let mut effects = Vec::new();
-                holds.into_iter().for_each(|hold| self.settle_hold(hold, false, asker.now, &mut effects));
+                holds.into_iter().for_each(|hold| self.finish_hold(hold, false, asker.now, &mut effects));
                 Err(error)
             }
         }
@@ -401,7 +401,7 @@ pub(crate) fn check_sealable(directory: &Directory, inode: InodeId) -> Result<()
             format!("{} of the directory: just being made", count(directory.busy.len() as u64, "entry")),
         )),
         Phase::Live => Ok(()),
-        Phase::Prepared | Phase::Sealed | Phase::Changing => directory.check_settled(inode),
+        Phase::Prepared | Phase::Sealed | Phase::Changing => directory.check_undisturbed(inode),
         Phase::Removed => Err(Error::new(ErrorKind::Stale, format!("directory {inode} is gone"))),
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! An *intent* holds what changes here and asks other slots, one after the other, to hold what changes there
 //! (`Prepare`). When all of it is held, the operation is decided: what is held here is done, and the decision
-//! is sent to the other slots (`Settle`) until they confirm. Anything else aborts: a refusal, or a slot that
+//! is sent to the other slots (`Decide`) until they confirm. Anything else aborts: a refusal, or a slot that
 //! cannot be reached. What another slot has not received has not happened.
 //!
 //! A part that lives in the coordinator's own slot is held without a message: an operation in one
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp, limits};
 use ramlace_wire::namespace::{MakeDirectory, RemoveDirectory};
-use ramlace_wire::peer::{IntentStamp, Part, Prepare, Prepared, Settle, Token};
+use ramlace_wire::peer::{Decide, IntentStamp, Part, Prepare, Prepared, Token};
 use ramlace_wire::{Credentials, FileKind};
 
 use crate::access_lists::{Made, made};
@@ -101,7 +101,7 @@ impl SlotState {
         self.question_answered(token);
         // It has nothing to do with the operation any more, however that ends.
         if let Some(number) = self.intent_mut(token).asked.remove(&slot) {
-            self.send_settle(token, slot, number, false, now, effects);
+            self.send_decision(token, slot, number, false, now, effects);
         }
         let step = self.home_answered(token, &message.part, Err(why), message.now, now, effects);
         self.conclude_if_ended(token, step, effects);
@@ -169,12 +169,12 @@ impl SlotState {
             let text = format!("operation {number} of session {session} is under way already");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        if self.unsettled.len() >= limits::INTENTS_PER_SLOT_MAX {
+        if self.unfinished.len() >= limits::INTENTS_PER_SLOT_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
                     "{} operations across servers are not settled yet; see `ramlace status`",
-                    self.unsettled.len()
+                    self.unfinished.len()
                 ),
             ));
         }
@@ -241,7 +241,7 @@ impl SlotState {
         let number = *intent.asked.entry(slot).or_insert(fresh);
         if number == fresh {
             self.next_intent += 1;
-            self.unsettled.insert((slot, number));
+            self.unfinished.insert((slot, number));
         }
         let stamp = self.stamp(slot, number);
         let message = Prepare { token, stamp, slot, number: part_number, who, now, part };
@@ -251,7 +251,7 @@ impl SlotState {
     }
 
     fn stamp(&self, other: Slot, number: u64) -> IntentStamp {
-        let oldest = self.unsettled.range((other, 0)..=(other, number)).next();
+        let oldest = self.unfinished.range((other, 0)..=(other, number)).next();
         IntentStamp {
             coordinator: self.slot,
             number,
@@ -363,14 +363,14 @@ impl SlotState {
     /// Commits or drops the holds here at once, and notifies the other slots.
     fn end(&mut self, token: Token, intent: Intent, commit: bool, now: Timestamp, effects: &mut Vec<Effect>) {
         for hold in intent.holds {
-            self.settle_hold(hold, commit, now, effects);
+            self.finish_hold(hold, commit, now, effects);
         }
         for (slot, number) in intent.asked {
-            self.send_settle(token, slot, number, commit, now, effects);
+            self.send_decision(token, slot, number, commit, now, effects);
         }
     }
 
-    pub(crate) fn send_settle(
+    pub(crate) fn send_decision(
         &mut self,
         token: Token,
         slot: Slot,
@@ -379,14 +379,14 @@ impl SlotState {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let settle = Settle { token, stamp: self.stamp(slot, number), slot, commit, now };
-        self.outbox.send(Delivery::Settle(settle), effects);
+        let decision = Decide { token, stamp: self.stamp(slot, number), slot, commit, now };
+        self.outbox.send(Delivery::Decide(decision), effects);
     }
 
     /// The other slot knows how the operation ended.
-    pub(crate) fn settled(&mut self, message: &Settle, effects: &mut Vec<Effect>) {
-        let Settle { token, slot, stamp, .. } = *message;
-        self.unsettled.remove(&(slot, stamp.number));
+    pub(crate) fn decision_acknowledged(&mut self, message: &Decide, effects: &mut Vec<Effect>) {
+        let Decide { token, slot, stamp, .. } = *message;
+        self.unfinished.remove(&(slot, stamp.number));
         // An earlier attempt of the same mutation may have been cancelled; this is another.
         let awaited = self
             .intents

@@ -19,7 +19,7 @@ pub struct Doubt {
     pub(crate) slot: Slot,
     pub(crate) coordinator: Slot,
     /// All below are finished.
-    pub(crate) settled_below: u64,
+    pub(crate) finished_below: u64,
     /// Those from there on of which something is known: how many parts are held; 0: it is finished.
     pub(crate) halves: Vec<(u64, u32)>,
 }
@@ -32,7 +32,7 @@ pub struct Disowned {
     /// Operations, and how many parts were held for each.
     pub halves: Vec<(u64, u32)>,
     /// All below the first number were taken for finished; all below the second can be.
-    pub settled_below: Option<(u64, u64)>,
+    pub finished_below: Option<(u64, u64)>,
 }
 
 impl Doubt {
@@ -49,17 +49,17 @@ impl Doubt {
             if *parts == 0 {
                 return *number >= known.next;
             }
-            known.unsettled.binary_search(&(self.slot, *number)).is_err()
+            known.unfinished.binary_search(&(self.slot, *number)).is_err()
         };
         let halves: Vec<(u64, u32)> = self.halves.iter().copied().filter(is_nobodys).collect();
-        let is_ahead = self.settled_below > known.next;
+        let is_ahead = self.finished_below > known.next;
         // A part of an operation that has begun may be under way.
-        let mut unsettled = known.unsettled.iter().filter(|(slot, _)| *slot == self.slot);
-        let first_unsettled = unsettled.next().map_or(known.next, |(_, number)| *number);
+        let mut unfinished = known.unfinished.iter().filter(|(slot, _)| *slot == self.slot);
+        let first_unfinished = unfinished.next().map_or(known.next, |(_, number)| *number);
         (is_ahead || !halves.is_empty()).then(|| Disowned {
             coordinator: self.coordinator,
             halves,
-            settled_below: is_ahead.then_some((self.settled_below, first_unsettled)),
+            finished_below: is_ahead.then_some((self.finished_below, first_unfinished)),
         })
     }
 }
@@ -73,7 +73,7 @@ impl Disowned {
     /// Whether numbers are taken for finished that were never given out.
     #[must_use]
     pub fn is_ahead(&self) -> bool {
-        self.settled_below.is_some() || self.halves.iter().any(|(_, parts)| *parts == 0)
+        self.finished_below.is_some() || self.halves.iter().any(|(_, parts)| *parts == 0)
     }
 }
 

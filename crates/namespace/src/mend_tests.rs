@@ -2,7 +2,7 @@
 //! is under way.
 
 use ramlace_base::{Epoch, InodeId, Sequence, SessionId, Timestamp};
-use ramlace_wire::peer::{IntentStamp, Part, Prepare, Settle, Token};
+use ramlace_wire::peer::{Decide, IntentStamp, Part, Prepare, Token};
 use ramlace_wire::{AccessLists, Credentials, LayoutHints, Owner};
 
 use super::*;
@@ -42,13 +42,13 @@ fn hold(state: &mut SlotState, number: u64, open_from: u64, part_number: u32) ->
     matches!(effects.last(), Some(Effect::PeerReply(Ok(_))))
 }
 
-fn settle(state: &mut SlotState, number: u64, open_from: u64) {
-    let settle = Settle { token: TOKEN, stamp: stamp(number, open_from), slot: HERE, commit: true, now: NOW };
-    tell(state, Origin::Peer, Op::Settle(settle));
+fn decide(state: &mut SlotState, number: u64, open_from: u64) {
+    let decide = Decide { token: TOKEN, stamp: stamp(number, open_from), slot: HERE, commit: true, now: NOW };
+    tell(state, Origin::Peer, Op::Decide(decide));
 }
 
-fn known(next: u64, unsettled: &[u64]) -> OperationsKnown {
-    OperationsKnown { next, unsettled: unsettled.iter().map(|number| (HERE, *number)).collect() }
+fn known(next: u64, unfinished: &[u64]) -> OperationsKnown {
+    OperationsKnown { next, unfinished: unfinished.iter().map(|number| (HERE, *number)).collect() }
 }
 
 fn only(state: &SlotState) -> Doubt {
@@ -67,24 +67,24 @@ fn what_is_held_for_nobody_is_let_go_and_what_is_somebodys_stays() {
     assert_eq!((disowned.held().collect::<Vec<_>>(), disowned.is_ahead()), (vec![11], false));
     tell(&mut state, Origin::Server, Op::Disown(disowned));
     assert_eq!(state.inode_count(), 1, "the directory that was held ready is gone");
-    settle(&mut state, 10, 10);
+    decide(&mut state, 10, 10);
     assert_eq!(state.inode_count(), 1, "the other one is there");
     assert_eq!(only(&state).held_against(&known(12, &[])), None);
 }
 
 #[test]
-fn operations_that_are_yet_to_come_are_taken_for_settled_no_more() {
+fn operations_that_are_yet_to_come_are_taken_for_finished_no_more() {
     let mut state = slot();
     // A sender says that all below a number far ahead is finished, and that a still later one was done.
     assert!(hold(&mut state, 1_000, 1_000, 1));
-    settle(&mut state, 1_000, 1_000);
-    settle(&mut state, 2_000, 1_000);
+    decide(&mut state, 1_000, 1_000);
+    decide(&mut state, 2_000, 1_000);
     assert!(!hold(&mut state, 20, 20, 1), "this pair of slots is of no use");
     let disowned = only(&state).held_against(&known(20, &[])).unwrap();
     assert!(disowned.is_ahead());
     tell(&mut state, Origin::Server, Op::Disown(disowned));
     assert!(hold(&mut state, 20, 20, 1));
-    settle(&mut state, 20, 20);
+    decide(&mut state, 20, 20);
     assert_eq!(only(&state).held_against(&known(21, &[])), None);
 }
 
@@ -92,7 +92,7 @@ fn operations_that_are_yet_to_come_are_taken_for_settled_no_more() {
 #[test]
 fn operations_that_have_begun_are_not_set_back_to_before_their_part_has_come() {
     let mut state = slot();
-    settle(&mut state, 1_000, 1_000);
+    decide(&mut state, 1_000, 1_000);
     let disowned = only(&state).held_against(&known(20, &[18, 19])).unwrap();
     tell(&mut state, Origin::Server, Op::Disown(disowned));
     assert!(hold(&mut state, 18, 18, 1), "it was on its way");

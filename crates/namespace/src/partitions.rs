@@ -178,9 +178,9 @@ impl SlotState {
         let intent = self.intent_mut(token);
         intent.decided = Some(now);
         let (holds, asked) = (std::mem::take(&mut intent.holds), intent.asked.clone());
-        holds.into_iter().for_each(|hold| self.settle_hold(hold, true, now, effects));
+        holds.into_iter().for_each(|hold| self.finish_hold(hold, true, now, effects));
         for (slot, number) in asked {
-            self.send_settle(token, slot, number, true, now, effects);
+            self.send_decision(token, slot, number, true, now, effects);
         }
         self.finish_on_all(token)
     }
@@ -202,7 +202,7 @@ impl SlotState {
 
     // ---- at home ----
 
-    pub(crate) fn settle_changing(&mut self, inode: InodeId, becomes: Becomes, commit: bool, now: Timestamp) {
+    pub(crate) fn finish_changing(&mut self, inode: InodeId, becomes: Becomes, commit: bool, now: Timestamp) {
         self.set_phase(inode, Phase::Live);
         match becomes {
             _ if !commit => {}
@@ -261,7 +261,7 @@ impl SlotState {
         Ok(if take.first { vec![Hold::Taken(take.inode)] } else { Vec::new() })
     }
 
-    pub(crate) fn settle_taken(&mut self, inode: InodeId, commit: bool) {
+    pub(crate) fn finish_taken(&mut self, inode: InodeId, commit: bool) {
         if commit {
             self.set_phase(inode, Phase::Live);
         } else {
@@ -277,7 +277,7 @@ impl SlotState {
         Ok(Hold::SealedPartition(inode))
     }
 
-    pub(crate) fn settle_sealed_partition(&mut self, inode: InodeId, commit: bool) {
+    pub(crate) fn finish_sealed_partition(&mut self, inode: InodeId, commit: bool) {
         if commit {
             self.inodes.remove(&inode);
         } else {
@@ -292,7 +292,7 @@ impl SlotState {
         Ok(Hold::SetPartition { inode, attributes })
     }
 
-    pub(crate) fn settle_set(
+    pub(crate) fn finish_set(
         &mut self,
         inode: InodeId,
         attributes: &PartitionAttributes,

@@ -9,7 +9,7 @@ use std::ops::Bound;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, Slot, Timestamp};
 use ramlace_wire::mend::{OperationsKnown, QueryOperations};
-use ramlace_wire::peer::{IntentStamp, Prepare, Prepared, Settle};
+use ramlace_wire::peer::{Decide, IntentStamp, Prepare, Prepared};
 
 use crate::command::{DeliveryAnswer, Effect, Op};
 use crate::holds::Asker;
@@ -21,7 +21,7 @@ use crate::state::coordinator::{Coordinator, Half};
 /// By a slot that holds something for operations which this one coordinates.
 impl Query for QueryOperations {
     fn answer(&self, slot: &SlotState, _by: AskedBy<'_>) -> Result<OperationsKnown> {
-        Ok(OperationsKnown { next: slot.next_intent, unsettled: slot.unsettled.iter().copied().collect() })
+        Ok(OperationsKnown { next: slot.next_intent, unfinished: slot.unfinished.iter().copied().collect() })
     }
 }
 
@@ -34,12 +34,12 @@ impl SlotState {
     ) -> Result<DeliveryAnswer> {
         match op {
             Op::Prepare(message) => {
-                self.forget_settled(message.stamp, now, effects);
+                self.forget_finished(message.stamp, now, effects);
                 self.prepare(message).map(DeliveryAnswer::Prepared).map_err(in_the_way)
             }
-            Op::Settle(message) => {
-                self.forget_settled(message.stamp, now, effects);
-                self.settle(*message, effects);
+            Op::Decide(message) => {
+                self.forget_finished(message.stamp, now, effects);
+                self.decide(*message, effects);
                 Ok(DeliveryAnswer::Done)
             }
             other => panic!("{other:?} does not come from a peer"),
@@ -52,7 +52,7 @@ impl SlotState {
         let lost = |(slot, coordinator): (&Slot, &Coordinator)| {
             let began = began(*slot);
             let open = coordinator.halves.range(..began.first_number());
-            open.map(|(_, half)| half).any(|half| *half != Half::Settled).then_some((*slot, began))
+            open.map(|(_, half)| half).any(|half| *half != Half::Decided).then_some((*slot, began))
         };
         self.coordinators.iter().filter_map(lost).collect()
     }
@@ -68,25 +68,25 @@ impl SlotState {
     ) {
         let below = began.first_number();
         if self.coordinators.contains_key(&coordinator) {
-            self.forget_settled(IntentStamp { coordinator, number: below, open_from: below }, now, effects);
+            self.forget_finished(IntentStamp { coordinator, number: below, open_from: below }, now, effects);
         }
     }
 
     /// Forgets operations that the coordinator knows to be finished. Operations that the coordinator does not
     /// even remember, because it was lost and started over with larger numbers, are aborted.
-    fn forget_settled(&mut self, stamp: IntentStamp, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn forget_finished(&mut self, stamp: IntentStamp, now: Timestamp, effects: &mut Vec<Effect>) {
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
-        if stamp.open_from <= coordinator.settled_below {
+        if stamp.open_from <= coordinator.finished_below {
             return;
         }
-        coordinator.settled_below = stamp.open_from;
+        coordinator.finished_below = stamp.open_from;
         let open = coordinator.halves.split_off(&stamp.open_from);
         let forgotten = std::mem::replace(&mut coordinator.halves, open);
         coordinator.forget_first();
-        forgotten.into_values().for_each(|half| self.settle_half(half, false, now, effects));
+        forgotten.into_values().for_each(|half| self.finish_half(half, false, now, effects));
     }
 
-    pub(crate) fn settle_half(
+    pub(crate) fn finish_half(
         &mut self,
         half: Half,
         commit: bool,
@@ -95,7 +95,7 @@ impl SlotState {
     ) {
         let Half::Held(parts) = half else { return };
         for hold in parts.into_values().flat_map(|(holds, _)| holds) {
-            self.settle_hold(hold, commit, now, effects);
+            self.finish_hold(hold, commit, now, effects);
         }
     }
 
@@ -103,7 +103,7 @@ impl SlotState {
         assert!(message.slot == self.slot, "a part for {} was sent to {}", message.slot, self.slot);
         let stamp = message.stamp;
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
-        let late = stamp.number < coordinator.settled_below;
+        let late = stamp.number < coordinator.finished_below;
         match coordinator.halves.get(&stamp.number) {
             Some(Half::Held(parts)) if !late => {
                 if let Some((_, answer)) = parts.get(&message.number) {
@@ -114,7 +114,7 @@ impl SlotState {
             _ => {
                 return Err(Error::new(
                     ErrorKind::Invalid,
-                    format!("operation {} of {} is settled already", stamp.number, stamp.coordinator),
+                    format!("operation {} of {} is decided already", stamp.number, stamp.coordinator),
                 ));
             }
         }
@@ -127,22 +127,22 @@ impl SlotState {
         let (holds, answer) = self.hold_part(asker, &message.part)?;
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
         let half = coordinator.halves.entry(stamp.number).or_insert_with(|| Half::Held(BTreeMap::new()));
-        let Half::Held(parts) = half else { unreachable!("it was not settled") };
+        let Half::Held(parts) = half else { unreachable!("it was not decided") };
         parts.insert(message.number, (holds, answer.clone()));
         Ok(answer)
     }
 
-    fn settle(&mut self, message: Settle, effects: &mut Vec<Effect>) {
-        assert!(message.slot == self.slot, "what {} holds was settled in {}", message.slot, self.slot);
+    fn decide(&mut self, message: Decide, effects: &mut Vec<Effect>) {
+        assert!(message.slot == self.slot, "what {} holds was decided in {}", message.slot, self.slot);
         let stamp = message.stamp;
         let coordinator = self.coordinators.entry(stamp.coordinator).or_default();
-        if stamp.number < coordinator.settled_below {
+        if stamp.number < coordinator.finished_below {
             return;
         }
-        let held = coordinator.halves.insert(stamp.number, Half::Settled);
+        let held = coordinator.halves.insert(stamp.number, Half::Decided);
         coordinator.forget_first();
         if let Some(half) = held {
-            self.settle_half(half, message.commit, message.now, effects);
+            self.finish_half(half, message.commit, message.now, effects);
         }
     }
 }
@@ -158,15 +158,15 @@ impl SlotState {
     #[must_use]
     pub fn doubt(&self, coordinator: Slot) -> Option<Doubt> {
         let known = self.coordinators.get(&coordinator)?;
-        let (settled_below, halves) = (known.settled_below, known.parts_held().collect());
-        Some(Doubt { slot: self.slot, coordinator, settled_below, halves })
+        let (finished_below, halves) = (known.finished_below, known.parts_held().collect());
+        Some(Doubt { slot: self.slot, coordinator, finished_below, halves })
     }
 
     /// Drops holds that their coordinator does not know, unless messages have come for them since.
     pub(crate) fn disown(&mut self, disowned: &Disowned, now: Timestamp, effects: &mut Vec<Effect>) {
         let Some(coordinator) = self.coordinators.get_mut(&disowned.coordinator) else { return };
-        let forgotten = coordinator.forget(&disowned.halves, disowned.settled_below);
-        forgotten.into_iter().for_each(|half| self.settle_half(half, false, now, effects));
+        let forgotten = coordinator.forget(&disowned.halves, disowned.finished_below);
+        forgotten.into_iter().for_each(|half| self.finish_half(half, false, now, effects));
     }
 }
 

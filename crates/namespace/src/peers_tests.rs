@@ -45,32 +45,32 @@ fn make(state: &mut SlotState, number: u64, open_from: u64) -> Result<DeliveryAn
     )
 }
 
-fn settle(state: &mut SlotState, number: u64, open_from: u64, commit: bool) {
+fn decide(state: &mut SlotState, number: u64, open_from: u64, commit: bool) {
     let stamp = IntentStamp { coordinator: OTHER, number, open_from };
     let now = Timestamp { nanos: 2 };
-    let settle = Settle { token: token(number), stamp, slot: HERE, commit, now };
-    assert_eq!(tell(state, Op::Settle(settle)), Ok(DeliveryAnswer::Done));
+    let decide = Decide { token: token(number), stamp, slot: HERE, commit, now };
+    assert_eq!(tell(state, Op::Decide(decide)), Ok(DeliveryAnswer::Done));
 }
 
 /// The late message changes nothing.
-fn assert_settled(state: &mut SlotState, number: u64, open_from: u64) {
+fn assert_finished(state: &mut SlotState, number: u64, open_from: u64) {
     let before = state.clone();
     assert_eq!(make(state, number, open_from).unwrap_err().kind(), ErrorKind::Invalid);
-    settle(state, number, open_from, false);
+    decide(state, number, open_from, false);
     assert_eq!(*state, before, "a late duplicate of {number} changes something");
 }
 
 #[test]
-fn a_pair_of_slots_keeps_nothing_but_a_number_when_all_is_settled() {
+fn a_pair_of_slots_keeps_nothing_but_a_number_when_all_is_finished() {
     let mut state = slot();
     for number in [7, 20, 21, 400] {
         make(&mut state, number, number).unwrap();
-        settle(&mut state, number, number, true);
+        decide(&mut state, number, number, true);
         assert_eq!(
             state.coordinators[&OTHER],
-            Coordinator { settled_below: number + 1, halves: BTreeMap::new() }
+            Coordinator { finished_below: number + 1, halves: BTreeMap::new() }
         );
-        assert_settled(&mut state, number, number);
+        assert_finished(&mut state, number, number);
     }
     assert_eq!(state.inode_count(), 4);
 }
@@ -80,18 +80,18 @@ fn operations_that_end_out_of_order_are_told_from_late_ones() {
     let mut state = slot();
     make(&mut state, 10, 10).unwrap();
     make(&mut state, 12, 10).unwrap();
-    settle(&mut state, 12, 10, true);
-    assert_settled(&mut state, 12, 10);
+    decide(&mut state, 12, 10, true);
+    assert_finished(&mut state, 12, 10);
     // A third one between them comes only now.
     make(&mut state, 11, 10).unwrap();
-    settle(&mut state, 10, 10, false);
-    assert_settled(&mut state, 10, 10);
-    assert_settled(&mut state, 12, 10);
-    settle(&mut state, 11, 11, true);
+    decide(&mut state, 10, 10, false);
+    assert_finished(&mut state, 10, 10);
+    assert_finished(&mut state, 12, 10);
+    decide(&mut state, 11, 11, true);
     for number in 10..=12 {
-        assert_settled(&mut state, number, 10);
+        assert_finished(&mut state, number, 10);
     }
-    assert_eq!(state.coordinators[&OTHER], Coordinator { settled_below: 13, halves: BTreeMap::new() });
+    assert_eq!(state.coordinators[&OTHER], Coordinator { finished_below: 13, halves: BTreeMap::new() });
     assert_eq!(state.inode_count(), 2);
 }
 
@@ -102,7 +102,7 @@ fn parts_that_are_for_another_slot_are_refused() {
     let Ok(DeliveryAnswer::Prepared(Prepared::Made(mine))) = make(&mut state, 1, 1) else {
         panic!("not made")
     };
-    settle(&mut state, 1, 1, true);
+    decide(&mut state, 1, 1, true);
     let elsewhere = InodeId::new(Slot(7), 9);
     let attributes = state.inodes[&mine].partition_attributes(false);
     let parts = [
@@ -118,7 +118,7 @@ fn parts_that_are_for_another_slot_are_refused() {
         let before = state.inodes.clone();
         let refused = ask(&mut state, number, number, part.clone()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{part:?}: {refused}");
-        settle(&mut state, number, number, true);
+        decide(&mut state, number, number, true);
         assert_eq!(state.inodes, before, "{part:?}");
     }
 }

@@ -183,7 +183,7 @@ impl SlotState {
         let order_is_last = rename.order_is_last;
         for (slot, number) in asked {
             if !(order_is_last && slot == ORDER) {
-                self.send_settle(token, slot, number, true, now, effects);
+                self.send_decision(token, slot, number, true, now, effects);
             }
         }
         self.finish_rename(token, effects)
@@ -197,14 +197,14 @@ impl SlotState {
         if let Some(number) = order
             && std::mem::take(&mut self.rename_mut(token).order_is_last)
         {
-            self.send_settle(token, ORDER, number, true, now, effects);
+            self.send_decision(token, ORDER, number, true, now, effects);
         }
         if !self.intent_mut(token).asked.is_empty() {
             return Ok(None);
         }
         let mut intent = self.intents.remove(&token).expect("just seen");
         intent.give_back_target();
-        intent.holds.into_iter().for_each(|hold| self.settle_hold(hold, true, now, effects));
+        intent.holds.into_iter().for_each(|hold| self.finish_hold(hold, true, now, effects));
         Ok(Some(Reply::Done))
     }
 

@@ -30,7 +30,7 @@ impl SlotState {
                 Delivery::Prepare(_) | Delivery::Ascend(_) | Delivery::TrimLane(_) | Delivery::FillLane(_),
             ) => true,
             Some(Delivery::CutLane(message)) => self.cut_is_awaited(message.lane),
-            Some(Delivery::Settle(_) | Delivery::DropLane(_)) | None => false,
+            Some(Delivery::Decide(_) | Delivery::DropLane(_)) | None => false,
         }
     }
 
@@ -126,13 +126,13 @@ impl SlotState {
                 }
                 self.cut_reported(message.lane, done(&report), effects);
             }
-            (Delivery::Settle(message), report) if done(&report) => {
+            (Delivery::Decide(message), report) if done(&report) => {
                 self.outbox.remove(delivery);
-                self.settled(message, effects);
+                self.decision_acknowledged(message, effects);
             }
             (Delivery::DropLane(_), report) if done(&report) => self.outbox.remove(delivery),
             // Still pending: it stays open until it is done.
-            (Delivery::Settle(_) | Delivery::DropLane(_), _) => {}
+            (Delivery::Decide(_) | Delivery::DropLane(_), _) => {}
         }
     }
 }

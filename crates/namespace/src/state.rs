@@ -64,7 +64,7 @@ pub struct SlotState {
     /// Operations that are coordinated here and under way.
     pub(crate) intents: BTreeMap<Token, Intent>,
     /// Slots that were asked and do not know the end yet, and the operations' numbers.
-    pub(crate) unsettled: BTreeSet<(Slot, u64)>,
+    pub(crate) unfinished: BTreeSet<(Slot, u64)>,
     /// Slots that coordinated operations of which a part was here.
     pub(crate) coordinators: BTreeMap<Slot, Coordinator>,
     /// In slot 0: the slot that moves a directory to another parent at this moment.
@@ -133,7 +133,7 @@ impl SlotState {
             inline_bytes: 0,
             sessions: BTreeMap::new(),
             intents: BTreeMap::new(),
-            unsettled: BTreeSet::new(),
+            unfinished: BTreeSet::new(),
             coordinators: BTreeMap::new(),
             moves: None,
             outbox: Outbox::default(),

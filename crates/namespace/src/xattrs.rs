@@ -202,7 +202,7 @@ impl SlotState {
     pub(crate) fn inode_with_xattrs(&self, id: InodeId) -> Result<&Inode> {
         let inode = self.inode(id)?;
         if let Body::Directory(directory) = &inode.body {
-            directory.check_settled(id)?;
+            directory.check_undisturbed(id)?;
         }
         Ok(inode)
     }

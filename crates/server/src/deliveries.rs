@@ -175,7 +175,7 @@ impl Server {
             }
         };
         if matters {
-            self.settle(owed.from, Op::DeliveryDone { delivery: owed.id, result });
+            self.report(owed.from, Op::DeliveryDone { delivery: owed.id, result });
             if let Delivery::FillLane(filled) = &owed.delivery {
                 self.recall_left(filled.lane.inode);
             }
@@ -186,7 +186,7 @@ impl Server {
 
     /// A lane is cut, and no kernel has pages of what was cut off.
     pub fn delivery_is_done(self: &Rc<Self>, owed: &Owed) {
-        self.settle(owed.from, Op::DeliveryDone { delivery: owed.id, result: Ok(DeliveryAnswer::Done) });
+        self.report(owed.from, Op::DeliveryDone { delivery: owed.id, result: Ok(DeliveryAnswer::Done) });
         if self.is_owed(owed) {
             // There was no room for that.
             self.queue(owed.clone());
@@ -201,7 +201,7 @@ impl Server {
     /// Tells the operation that waits for a delivery that its server cannot be reached now.
     fn tell_waiting(self: &Rc<Self>, slot: Slot, delivery: DeliveryId) {
         if self.is_awaited(slot, delivery) {
-            self.settle(slot, Op::DeliveryUnreachable { delivery });
+            self.report(slot, Op::DeliveryUnreachable { delivery });
         }
     }
 
@@ -221,7 +221,7 @@ impl Server {
             Delivery::Prepare(request) => {
                 self.call_peer(slot, &**request).await.map(DeliveryAnswer::Prepared)
             }
-            Delivery::Settle(request) => self.call_peer(slot, request).await.map(done),
+            Delivery::Decide(request) => self.call_peer(slot, request).await.map(done),
             Delivery::Ascend(request) => self.call_peer(slot, request).await.map(DeliveryAnswer::Ascended),
             Delivery::DropLane(request) => self.call_peer(slot, request).await.map(done),
             Delivery::TrimLane(request) => self.call_peer(slot, request).await.map(done),
@@ -234,7 +234,7 @@ impl Server {
     /// does not leave by a connection: the operation must not continue, and perhaps end, while a client still
     /// relies on the state from before.
     async fn accept_own(self: &Rc<Self>, delivery: Delivery) -> Outcome<Accepted> {
-        let waits = matches!(delivery, Delivery::Prepare(_) | Delivery::Settle(_)).then(|| delivery.slot());
+        let waits = matches!(delivery, Delivery::Prepare(_) | Delivery::Decide(_)).then(|| delivery.slot());
         let accepted = self.accept(delivery).await;
         self.leases.pass(&self.leases.recalled(waits.into_iter(), false)).await;
         accepted
@@ -254,9 +254,9 @@ impl Server {
                 self.await_undelegated(request.slot, SessionId::NONE).await?;
                 (request.slot, Op::Prepare(request))
             }
-            Delivery::Settle(request) => {
+            Delivery::Decide(request) => {
                 self.await_undelegated(request.slot, SessionId::NONE).await?;
-                (request.slot, Op::Settle(request))
+                (request.slot, Op::Decide(request))
             }
         };
         let (slot, op) = op;
@@ -273,7 +273,7 @@ impl Server {
     fn check_coordinator(&self, delivery: &Delivery) -> ramlace_base::Result<()> {
         let coordinator = match delivery {
             Delivery::Prepare(request) => request.stamp.coordinator,
-            Delivery::Settle(request) => request.stamp.coordinator,
+            Delivery::Decide(request) => request.stamp.coordinator,
             _ => return Ok(()),
         };
         match self.membership.map()?.chain(coordinator) {
@@ -322,7 +322,7 @@ impl Server {
 
     /// Reports the outcome of a delivery to its slot. If even that finds no room in the log, the delivery
     /// stays open and is repeated.
-    fn settle(self: &Rc<Self>, slot: Slot, op: Op) {
+    fn report(self: &Rc<Self>, slot: Slot, op: Op) {
         let command = Command { now: clock::now(), origin: Origin::Server, op };
         match self.submit(slot, command) {
             Err(error) if error.kind() != ErrorKind::NoSpace => crate::durable::fatal(&error),

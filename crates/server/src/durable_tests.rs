@@ -10,7 +10,7 @@ use ramlace_wire::locks::{CancelLock, EndLockWait, LOCK_END, LockKind, LockTable
 use ramlace_wire::namespace::{
     Close, Create, Extend, GiveUp, MakeDirectory, RemoveDirectory, Truncate, Unlink,
 };
-use ramlace_wire::peer::{IntentStamp, Part, Prepare, Settle, Token};
+use ramlace_wire::peer::{Decide, IntentStamp, Part, Prepare, Token};
 use ramlace_wire::{Credentials, Layout};
 
 use super::*;
@@ -377,7 +377,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         ("giving up", client(Op::GiveUp(GiveUp { sequence: Sequence(1) }))),
         ("truncate", client(Op::Truncate(Truncate { inode, size: 0, allocated: None }))),
         ("a part", command(Origin::Peer, Op::Prepare(Box::new(prepare)))),
-        ("its end", command(Origin::Peer, Op::Settle(Settle { token, stamp, slot, commit: true, now }))),
+        ("its end", command(Origin::Peer, Op::Decide(Decide { token, stamp, slot, commit: true, now }))),
         (
             "a lost slot",
             command(Origin::Server, Op::CoordinatorLost { coordinator: Slot(5), began: Epoch(2) }),

@@ -176,7 +176,7 @@ fn troubles(slot: Slot, disowned: &Disowned) -> Vec<Trouble> {
         trouble(TroubleKind::HeldByNobody, text)
     });
     let ahead = disowned.is_ahead().then(|| {
-        let text = format!("{slot} takes operations of {coordinator} for settled that are yet to begin");
+        let text = format!("{slot} takes operations of {coordinator} for finished that are yet to begin");
         trouble(TroubleKind::NumbersAhead, text)
     });
     held.chain(ahead).collect()

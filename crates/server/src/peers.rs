@@ -71,12 +71,12 @@ impl Peers {
         if let Some(mut connection) = self.take_idle(address) {
             match self.ask(&mut connection, server, header, request).await {
                 Err(failure) if failure.fatal && failure.error.kind() != ErrorKind::TimedOut => {}
-                outcome => return self.settle(address, connection, outcome),
+                outcome => return self.check_in(address, connection, outcome),
             }
         }
         let mut connection = self.connect(server, address).await?;
         let outcome = self.ask(&mut connection, server, header, request).await;
-        self.settle(address, connection, outcome)
+        self.check_in(address, connection, outcome)
     }
 
     /// Asks by a connection. The log tells the request's name, which the other server tells as well, and for which
@@ -106,7 +106,7 @@ impl Peers {
         outcome
     }
 
-    fn settle<T>(
+    fn check_in<T>(
         &self,
         address: &str,
         connection: Connection,

@@ -57,7 +57,7 @@ impl Server {
             Kind::Prepare => {
                 self.take_delivery(call, Delivery::Prepare(Box::new(possible_body(body)?))).await
             }
-            Kind::Settle => self.take_delivery(call, Delivery::Settle(possible_body(body)?)).await,
+            Kind::Decide => self.take_delivery(call, Delivery::Decide(possible_body(body)?)).await,
             Kind::Ascend => self.take_delivery(call, Delivery::Ascend(possible_body(body)?)).await,
             Kind::CutLane => self.take_delivery(call, Delivery::CutLane(possible_body(body)?)).await,
             Kind::DropLane => self.take_delivery(call, Delivery::DropLane(possible_body(body)?)).await,

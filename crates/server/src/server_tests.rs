@@ -8,7 +8,7 @@ use ramlace_wire::chunk::{AllocateLane, ExtendChunk, LaneTarget, PunchChunk, Wri
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, SizeInfo, Truncate};
-use ramlace_wire::peer::{CutLane, DropLane, FillLane, IntentStamp, Part, Prepare, Settle, Token, TrimLane};
+use ramlace_wire::peer::{CutLane, Decide, DropLane, FillLane, IntentStamp, Part, Prepare, Token, TrimLane};
 use ramlace_wire::runs::{LaneRuns, Strided, Tile, WriteRuns};
 use ramlace_wire::session::{CloseSession, GetServerStatus, OpenSession, SessionKind};
 use ramlace_wire::{Asker, Credentials, Header, Kind, Layout, Owner, Request};
@@ -615,8 +615,8 @@ fn a_peer_that_says_the_impossible_loses_its_connection_and_changes_nothing() {
             lists: ramlace_wire::AccessLists::NONE,
         };
         for stamp in stamps {
-            let settle = Settle { token, stamp, slot: Slot(0), commit: true, now: Timestamp { nanos: 1 } };
-            refuses(&server, &settle).await;
+            let decide = Decide { token, stamp, slot: Slot(0), commit: true, now: Timestamp { nanos: 1 } };
+            refuses(&server, &decide).await;
             refuses(&server, &prepare(token, stamp, made(0o755))).await;
         }
         refuses(&server, &prepare(token, of(5, 1, 1), made(0o17777))).await;

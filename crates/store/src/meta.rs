@@ -42,7 +42,7 @@ impl MetaFile {
         let before = self.size()?;
         sys::tell(rustix::fs::ftruncate(&self.file, length.min(self.length)), self.doing("cutting"))?;
         self.length = self.length.min(length);
-        self.pool.settle(Purpose::Meta, 0, before, self.size()?);
+        self.pool.account(Purpose::Meta, 0, before, self.size()?);
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl MetaFile {
             written = self.write(bytes, end);
         }
         let after = self.size().unwrap_or(before);
-        self.pool.settle(purpose, needed, before, after);
+        self.pool.account(purpose, needed, before, after);
         written
     }
 
@@ -168,7 +168,7 @@ impl Store {
         let before = sys::file_size(file, &doing)?.allocated;
         sys::tell(rustix::fs::ftruncate(file, 0), &doing)?;
         let after = sys::file_size(file, &doing)?.allocated;
-        self.pool.settle(Purpose::Meta, 0, before, after);
+        self.pool.account(Purpose::Meta, 0, before, after);
         Ok(())
     }
 }

@@ -83,7 +83,7 @@ impl Pool {
         Ok(Pool { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Promises `bytes`, shrinking the ballast if needed. Follow with [`Pool::settle`].
+    /// Promises `bytes`, shrinking the ballast if needed. Follow with [`Pool::account`].
     ///
     /// Errors: `NoSpace`, naming the pool's fill.
     pub(crate) fn promise(&self, purpose: Purpose, bytes: u64) -> Result<()> {
@@ -104,9 +104,9 @@ impl Pool {
     }
 
     /// Ends a promise (0 for none): the files of `purpose` now hold `after` instead of `before` bytes.
-    pub(crate) fn settle(&self, purpose: Purpose, promised: u64, before: u64, after: u64) {
+    pub(crate) fn account(&self, purpose: Purpose, promised: u64, before: u64, after: u64) {
         let mut state = self.lock();
-        assert!(state.promised >= promised, "settled more than was promised");
+        assert!(state.promised >= promised, "accounted for more than was promised");
         state.promised -= promised;
         let counter = if purpose == Purpose::Lanes { &mut state.lanes } else { &mut state.meta };
         assert!(*counter + after >= before, "more freed than counted");

@@ -106,7 +106,7 @@ impl Store {
         let file = self.file(id)?;
         let (missing, promised) = self.promise(id, ranges, ahead)?;
         let taken = self.take_or_undo(id, &file, end_of(ranges), &missing);
-        self.settle(id, &file, promised)?;
+        self.account(id, &file, promised)?;
         taken?;
         self.tails = true;
         let lane = self.lane_mut(id)?;

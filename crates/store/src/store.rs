@@ -176,7 +176,7 @@ impl Store {
         let file = self.file(id)?;
         self.windows_forget(id);
         let emptied = sys::tell(rustix::fs::ftruncate(&file, 0), format_args!("emptying lane {id}"));
-        self.settle(id, &file, 0)?;
+        self.account(id, &file, 0)?;
         emptied?;
         sys::tell(
             rustix::fs::unlinkat(&self.directory, lane::file_name(id), AtFlags::empty()),
@@ -184,7 +184,7 @@ impl Store {
         )?;
         let lane = self.lanes.remove(&id).expect("file() found it");
         // Normally nothing; what could not be freed leaves the books together with its name.
-        self.pool.settle(Purpose::Lanes, 0, lane.allocated, 0);
+        self.pool.account(Purpose::Lanes, 0, lane.allocated, 0);
         self.files.remove(id);
         Ok(())
     }
@@ -318,7 +318,7 @@ impl Store {
             end: range.end / PAGE_BYTES * PAGE_BYTES,
         };
         self.forget_pages(id, freed);
-        self.settle(id, &file, 0)?;
+        self.account(id, &file, 0)?;
         punched
     }
 
@@ -366,14 +366,14 @@ impl Store {
         let file = self.file(id)?;
         let mut cut = sys::tell(rustix::fs::ftruncate(&file, length), format_args!("cutting lane {id}"));
         self.forget_pages(id, ByteRange { start: length.next_multiple_of(PAGE_BYTES), end: u64::MAX });
-        self.settle(id, &file, 0)?;
+        self.account(id, &file, 0)?;
         for _ in 0..CUT_TRIES_MAX {
             if cut.is_err() || !self.has_tail(id)? {
                 break;
             }
             std::thread::yield_now();
             cut = sys::tell(rustix::fs::ftruncate(&file, length), format_args!("cutting lane {id}"));
-            self.settle(id, &file, 0)?;
+            self.account(id, &file, 0)?;
         }
         let tail = cut.is_err() || self.has_tail(id)?;
         self.lane_mut(id)?.tail = tail;
@@ -458,14 +458,14 @@ impl Store {
     }
 
     /// Takes the file's sizes into the books and ends a promise. What is known of its pages stays.
-    pub(crate) fn settle(&mut self, id: LaneId, file: &OwnedFd, promised: u64) -> Result<()> {
+    pub(crate) fn account(&mut self, id: LaneId, file: &OwnedFd, promised: u64) -> Result<()> {
         let size = sys::file_size(file, format_args!("looking at lane {id}"));
         let lane = self.lanes.get_mut(&id).ok_or_else(|| absent(id))?;
         let before = lane.allocated;
         if let Ok(size) = &size {
             (lane.length, lane.allocated) = (size.length, size.allocated);
         }
-        self.pool.settle(Purpose::Lanes, promised, before, lane.allocated);
+        self.pool.account(Purpose::Lanes, promised, before, lane.allocated);
         size.map(|_| ())
     }
 
@@ -477,7 +477,7 @@ impl Store {
         }
         let (length, allocated) = (lane.length, lane.allocated);
         let file = self.file(id)?;
-        self.settle(id, &file, 0)?;
+        self.account(id, &file, 0)?;
         let lane = self.lane_mut(id)?;
         if lane.length != length || lane.allocated != allocated {
             (lane.present, lane.tail) = (None, true);

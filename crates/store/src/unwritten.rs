@@ -67,7 +67,7 @@ impl Store {
         let learned = self.learn_data(id, file, piece);
         // A call that the kernel refused has undone itself; what it did not reach must stay.
         let given_back = if taken.is_ok() { punch_all(id, file, &[piece], true) } else { Ok(()) };
-        self.settle(id, file, piece.length())?;
+        self.account(id, file, piece.length())?;
         given_back?;
         learned
     }

@@ -202,7 +202,7 @@ messages! {
     /// Slot to slot: hold a part of an operation ready.
     Prepare = 0x0409, PEER.shows(Shows::Names);
     /// Slot to slot: the operation is decided.
-    Settle = 0x040a, PEER.shows(Shows::Names);
+    Decide = 0x040a, PEER.shows(Shows::Names);
     /// Slot to slot: which directories is this one in?
     Ascend = 0x040b, PEER;
     /// Home to lane: the bytes that the file had inline.

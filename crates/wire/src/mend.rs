@@ -84,7 +84,7 @@ pub struct OperationsKnown {
     pub next: u64,
     /// Those that are not finished everywhere, in order: the slot that was asked for a part, and the
     /// operation's number there.
-    pub unsettled: Vec<(Slot, u64)>,
+    pub unfinished: Vec<(Slot, u64)>,
 }
 
 impl Request for QueryOperations {
@@ -97,7 +97,7 @@ impl Request for QueryOperations {
 
     fn fits(&self, reply: &OperationsKnown) -> bool {
         is_counted(reply.next)
-            && reply.unsettled.is_sorted()
-            && reply.unsettled.iter().all(|(_, number)| *number < reply.next)
+            && reply.unfinished.is_sorted()
+            && reply.unfinished.iter().all(|(_, number)| *number < reply.next)
     }
 }

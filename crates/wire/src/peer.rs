@@ -40,7 +40,7 @@ impl IntentStamp {
 }
 
 /// Asks a slot to hold its part of an operation ready: it has checked that the part can be done, and keeps it
-/// possible, until [`Settle`] says whether it is done. A part that meets another undecided operation is refused
+/// possible, until [`Decide`] says whether it is done. A part that meets another undecided operation is refused
 /// with Busy: no request waits for another, so no two wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepare {
@@ -280,7 +280,7 @@ impl Request for Prepare {
 
 /// The operation is decided: what the slot holds for it is done, or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settle {
+pub struct Decide {
     /// The client's mutation.
     pub token: Token,
     /// Its place among the coordinator's operations.
@@ -293,8 +293,8 @@ pub struct Settle {
     pub now: Timestamp,
 }
 
-impl Request for Settle {
-    const KIND: Kind = Kind::Settle;
+impl Request for Decide {
+    const KIND: Kind = Kind::Decide;
     type Reply = ();
 
     fn is_possible(&self) -> bool {

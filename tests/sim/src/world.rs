@@ -331,7 +331,7 @@ impl World {
                     }
                 }
                 Effect::Send { delivery, message } => {
-                    let is_order = matches!(message, Delivery::Settle(_) | Delivery::DropLane(_));
+                    let is_order = matches!(message, Delivery::Decide(_) | Delivery::DropLane(_));
                     self.servers[home].owed.insert((slot, delivery));
                     self.send(Message::Owed { from: slot, delivery, message: Box::new(message) });
                     if self.bug == Bug::BelievesDeliveries && is_order {
@@ -422,7 +422,7 @@ impl World {
         let slot = message.slot();
         let op = match message {
             Delivery::Prepare(message) => Op::Prepare(message),
-            Delivery::Settle(message) => Op::Settle(message),
+            Delivery::Decide(message) => Op::Decide(message),
             Delivery::Ascend(message) => {
                 return self.query(message.inode.slot(), &message).map(DeliveryAnswer::Ascended);
             }

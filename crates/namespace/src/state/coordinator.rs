@@ -12,7 +12,7 @@ use crate::state::hold::Hold;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Coordinator {
     /// Every operation below is finished.
-    pub settled_below: u64,
+    pub finished_below: u64,
     /// The others of which something is known. Mostly none: the number of pairs of slots is the square of the
     /// number of slots, and what a pair keeps for ever must be a few bytes.
     pub halves: BTreeMap<u64, Half>,
@@ -24,32 +24,32 @@ pub(crate) enum Half {
     /// Parts are held ready, by their numbers.
     Held(BTreeMap<u32, (Vec<Hold>, Prepared)>),
     /// It is decided.
-    Settled,
+    Decided,
 }
 
 numbered_variants! { Half:
     0 Held(body);
-    1 Settled;
+    1 Decided;
 }
 
 impl Half {
     fn parts(&self) -> u32 {
         match self {
             Half::Held(parts) => u32::try_from(parts.len()).unwrap_or(u32::MAX),
-            Half::Settled => 0,
+            Half::Decided => 0,
         }
     }
 }
 
 impl Coordinator {
-    /// Forgets finished operations up to the first that may not be finished: all below `settled_below` are,
+    /// Forgets finished operations up to the first that may not be finished: all below `finished_below` are,
     /// and so are those that follow it directly.
     pub(crate) fn forget_first(&mut self) {
         while let Some(first) = self.halves.first_entry()
-            && *first.key() == self.settled_below
-            && *first.get() == Half::Settled
+            && *first.key() == self.finished_below
+            && *first.get() == Half::Decided
         {
-            self.settled_below += 1;
+            self.finished_below += 1;
             first.remove();
         }
         self.shrink();
@@ -69,11 +69,11 @@ impl Coordinator {
 
     /// Forgets operations for which exactly this many parts are still held, and finished ones below the first
     /// number, if that is the current one.
-    pub(crate) fn forget(&mut self, halves: &[(u64, u32)], settled_below: Option<(u64, u64)>) -> Vec<Half> {
-        if let Some((was, is)) = settled_below
-            && self.settled_below == was
+    pub(crate) fn forget(&mut self, halves: &[(u64, u32)], finished_below: Option<(u64, u64)>) -> Vec<Half> {
+        if let Some((was, is)) = finished_below
+            && self.finished_below == was
         {
-            self.settled_below = is;
+            self.finished_below = is;
         }
         let is_so = |known: &BTreeMap<u64, Half>, (number, parts): (u64, u32)| {
             known.get(&number).is_some_and(|half| half.parts() == parts)
@@ -96,7 +96,7 @@ impl Coordinator {
         self.halves.values().flat_map(|half| {
             match half {
                 Half::Held(parts) => Some(parts.values().flat_map(|(holds, _)| holds)),
-                Half::Settled => None,
+                Half::Decided => None,
             }
             .into_iter()
             .flatten()

@@ -70,7 +70,7 @@ impl Directory {
     }
 
     /// Whether no mkdir or rmdir of the directory itself is under way.
-    pub(crate) fn check_settled(&self, inode: InodeId) -> Result<()> {
+    pub(crate) fn check_undisturbed(&self, inode: InodeId) -> Result<()> {
         let doing = match self.phase {
             Phase::Prepared => "made",
             Phase::Sealed => "removed",
@@ -82,7 +82,7 @@ impl Directory {
 
     /// Whether entries may be added and removed now.
     pub(crate) fn check_live(&self, inode: InodeId) -> Result<()> {
-        self.check_settled(inode)?;
+        self.check_undisturbed(inode)?;
         if self.phase == Phase::Removed {
             return Err(Error::new(ErrorKind::NotFound, format!("directory {inode} has been removed")));
         }

@@ -110,7 +110,7 @@ impl Slots {
     fn deliver(&mut self, from: Slot, delivery: DeliveryId, message: &Delivery) -> Vec<(Slot, Vec<Effect>)> {
         let op = match message.clone() {
             Delivery::Prepare(message) => Op::Prepare(message),
-            Delivery::Settle(message) => Op::Settle(message),
+            Delivery::Decide(message) => Op::Decide(message),
             _ => return Vec::new(),
         };
         if let Delivery::Prepare(message) = message

@@ -16,7 +16,7 @@ use crate::spin::Spin;
 
 /// Bytes that one connection may move before it lets the others have a turn.
 const TURN_BYTES_MAX: usize = 1 << 20;
-/// The cost of one step besides its bytes, as the bytes that are moved in that time: some 5 µs.
+/// The cost of one step besides its bytes, as the bytes that are transferred in that time: some 5 µs.
 const STEP_BYTES: usize = 16 << 10;
 
 /// For calls whose memory may be missing: they may move less than they could, so that fewer bytes
@@ -39,7 +39,7 @@ pub(super) struct Socket {
     /// Another descriptor of it, watched for room, while that is waited for.
     for_room: Cell<Option<AsyncFd<OwnedFd>>>,
     cancelled: Cell<bool>,
-    /// The bytes that were moved in this turn.
+    /// The bytes that were transferred in this turn.
     turn: Cell<usize>,
     /// How waiting for requests went.
     spin: Spin,
@@ -84,7 +84,7 @@ impl Socket {
                 None => wait(patience, self.inner.readable(), "sends nothing").await?,
             };
             self.check_cancelled()?;
-            if let Some(count) = settle(&mut guard, wanted, receive(self.as_fd()), "receiving")? {
+            if let Some(count) = transferred(&mut guard, wanted, receive(self.as_fd()), "receiving")? {
                 drop(guard);
                 self.take_turn(count).await;
                 return Ok(count);
@@ -156,7 +156,7 @@ impl Socket {
         loop {
             let mut guard = wait(patience, for_room.writable(), "reads nothing").await?;
             self.check_cancelled()?;
-            if let Some(count) = settle(&mut guard, wanted, send(self.as_fd()), "sending")? {
+            if let Some(count) = transferred(&mut guard, wanted, send(self.as_fd()), "sending")? {
                 drop(guard);
                 self.for_room.set(Some(for_room));
                 return Ok(count);
@@ -209,7 +209,7 @@ async fn wait<'a>(
 }
 
 /// What the result of a system call means for the readiness that was waited for; `None`: wait again.
-fn settle(
+fn transferred(
     guard: &mut AsyncFdReadyGuard<'_, OwnedFd>,
     wanted: usize,
     outcome: io::Result<usize>,

@@ -142,7 +142,7 @@ impl Pool {
 
     /// Everything is delivered; then nothing is pending, no caller waits, and there is no inode that the model
     /// does not know.
-    pub fn settle(&mut self) {
+    pub fn quiesce(&mut self) {
         self.deliver_all();
         assert!(self.undecided.is_empty(), "undecided: {:?}", self.undecided);
         self.come_again();
@@ -318,7 +318,7 @@ impl Pool {
     pub fn end(&mut self) {
         self.use_every_name();
         (0..CLIENTS).for_each(|client| self.end_session(client));
-        self.settle();
+        self.quiesce();
         assert!(self.model.nodes().all(|(_, linked)| linked));
         for host in &self.hosts {
             assert_eq!(host.state.sessions().count(), 0);

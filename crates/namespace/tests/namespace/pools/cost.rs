@@ -37,7 +37,7 @@ fn node(pool: &Pool, parent: Node, text: &str) -> Node {
 fn does(pool: &mut Pool, wish: &Wish) -> usize {
     pool.messages = 0;
     pool.send_wish(0, wish);
-    pool.settle();
+    pool.quiesce();
     pool.messages
 }
 

@@ -37,7 +37,7 @@ impl Pool {
             let directories: Vec<Node> =
                 self.model.nodes().map(|(node, _)| node).filter(|node| self.is_directory(*node)).collect();
             let node = directories[usize::from(which) % directories.len()];
-            let stayed = self.settled_entries(node);
+            let stayed = self.untouched_entries(node);
             self.listing = Some(Listing { node, after: 0, stayed, seen: Vec::new() });
             return;
         };
@@ -60,7 +60,7 @@ impl Pool {
     }
 
     /// The entries that no operation under way is about to change.
-    fn settled_entries(&self, node: Node) -> BTreeSet<(Name, Node)> {
+    fn untouched_entries(&self, node: Node) -> BTreeSet<(Name, Node)> {
         let entries = self.model.read_directory(node).unwrap_or_default();
         let touched = |name: &Name| {
             let mut touched = self.touched.values().flat_map(|(_, touched)| &touched.names);
@@ -72,7 +72,7 @@ impl Pool {
     /// The tree has changed: removed entries need not be listed.
     pub fn note_listing(&mut self) {
         let Some(mut listing) = self.listing.take() else { return };
-        let there = self.settled_entries(listing.node);
+        let there = self.untouched_entries(listing.node);
         listing.stayed.retain(|entry| there.contains(entry));
         self.listing = Some(listing);
     }

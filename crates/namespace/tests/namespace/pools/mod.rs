@@ -33,8 +33,8 @@ fn action() -> impl Strategy<Value = Action> {
         1 => any::<u8>().prop_map(|client| Action::EndSession { client }),
         2 => (any::<u8>(), any::<u8>()).prop_map(|(which, entries_max)| Action::List { which, entries_max }),
         1 => (any::<u8>(), any::<u8>(), any::<bool>())
-            .prop_map(|(client, which, settled)| Action::Clear { client, which, settled }),
-        1 => Just(Action::Settle),
+            .prop_map(|(client, which, deliver_first)| Action::Clear { client, which, deliver_first }),
+        1 => Just(Action::Quiesce),
     ]
 }
 
@@ -48,7 +48,7 @@ fn run_spreading(slots: u16, hash_bits: u32, whole_entries_max: u64, actions: &[
     for action in actions {
         pool.act(action);
     }
-    pool.settle();
+    pool.quiesce();
     pool.end();
 }
 

@@ -39,8 +39,8 @@ pub enum Action {
     Crash { slot: u8, snapshot: bool },
     EndSession { client: u8 },
     List { which: u8, entries_max: u8 },
-    Clear { client: u8, which: u8, settled: bool },
-    Settle,
+    Clear { client: u8, which: u8, deliver_first: bool },
+    Quiesce,
 }
 
 /// A message under way.
@@ -195,8 +195,8 @@ impl Pool {
             }
             Action::EndSession { client } => self.end_session(client),
             Action::List { which, entries_max } => self.list_on(which, entries_max),
-            Action::Clear { client, which, settled } => self.clear(client, which, settled),
-            Action::Settle => self.settle(),
+            Action::Clear { client, which, deliver_first } => self.clear(client, which, deliver_first),
+            Action::Quiesce => self.quiesce(),
         }
         self.forget_touched();
         self.note_lanes();
@@ -241,7 +241,7 @@ impl Pool {
     fn receive(&mut self, message: &Delivery) -> Result<DeliveryAnswer> {
         let op = match message.clone() {
             Delivery::Prepare(message) => Op::Prepare(message),
-            Delivery::Settle(message) => Op::Settle(message),
+            Delivery::Decide(message) => Op::Decide(message),
             Delivery::Ascend(message) => {
                 return self.query(message.inode, &message).map(DeliveryAnswer::Ascended);
             }
@@ -336,7 +336,7 @@ impl Pool {
 
     /// An operation of several slots happens when the first other slot receives the decision.
     fn note_decision(&mut self, message: &Delivery) {
-        let Delivery::Settle(message) = message else { return };
+        let Delivery::Decide(message) = message else { return };
         if message.token.session == SessionId::NONE {
             return; // No client's wish: the names are as they were.
         }
@@ -363,7 +363,7 @@ impl Pool {
     fn note_silent_end(&mut self, walked: Option<Token>) {
         let Some(token) = walked else { return };
         // An earlier attempt of the same operation, which was aborted, may still be under way.
-        let given_up = |message: &Delivery| matches!(message, Delivery::Settle(settle) if !settle.commit);
+        let given_up = |message: &Delivery| matches!(message, Delivery::Decide(decide) if !decide.commit);
         if !self.open_deliveries_of(token).all(given_up) {
             return;
         }
@@ -447,7 +447,7 @@ fn outcome_on(model: &Model, wish: &Wish) -> Outcome {
 fn token_of(message: &Delivery) -> Option<Token> {
     match message {
         Delivery::Prepare(message) => Some(message.token),
-        Delivery::Settle(message) => Some(message.token),
+        Delivery::Decide(message) => Some(message.token),
         Delivery::Ascend(message) => Some(message.token),
         Delivery::CutLane(_) | Delivery::DropLane(_) | Delivery::TrimLane(_) | Delivery::FillLane(_) => None,
     }

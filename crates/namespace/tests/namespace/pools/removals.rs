@@ -43,7 +43,7 @@ fn pool() -> (Pool, Node, Name) {
 
 fn does(pool: &mut Pool, wish: &Wish) {
     pool.send_wish(0, wish);
-    pool.settle();
+    pool.quiesce();
 }
 
 fn refusal_flies(pool: &Pool) -> bool {
@@ -85,7 +85,7 @@ fn all_who_want_a_spread_directory_removed_hear_that_it_is_not_empty() {
     for (client, sequence) in callers {
         assert_eq!(kind(&pool, client, sequence), Some(ErrorKind::NotEmpty), "client {client}");
     }
-    pool.settle();
+    pool.quiesce();
     pool.end();
 }
 
@@ -95,7 +95,7 @@ fn who_asks_while_others_are_looked_for_does_not_hear_what_was_before() {
     let (mut pool, directory, left) = pool();
     // The third client learns where the entry is: it exists.
     pool.send_wish(2, &Wish::Symlink { parent: directory, name: left.clone() });
-    pool.settle();
+    pool.quiesce();
     pool.send_wish(0, &remove());
     // All parts are asked, until one refuses; that answer is under way.
     while !pool.flying.is_empty() && !refusal_flies(&pool) {
@@ -124,6 +124,6 @@ fn who_asks_while_others_are_looked_for_does_not_hear_what_was_before() {
         matches!(pool.clients[1].sent[&sequence].outcome, Some(Ok(_))),
         "it was empty when the client asked"
     );
-    pool.settle();
+    pool.quiesce();
     pool.end();
 }

@@ -236,9 +236,9 @@ fn stamp(number: u64) -> IntentStamp {
     IntentStamp { coordinator: Slot(7), number, open_from: 1 }
 }
 
-fn settle(number: u64, commit: bool) -> Op {
+fn decide(number: u64, commit: bool) -> Op {
     let now = Timestamp { nanos: 60 };
-    Op::Settle(peer::Settle { token: token(), stamp: stamp(number), slot: Slot(0), commit, now })
+    Op::Decide(peer::Decide { token: token(), stamp: stamp(number), slot: Slot(0), commit, now })
 }
 
 fn elsewhere() -> InodeId {
@@ -286,11 +286,11 @@ fn a_new_entry_is_held_until_it_is_decided() {
         assert_eq!(story.refused(op.clone()), ErrorKind::Retry, "{op:?}");
     }
     assert_eq!(story.peer(message(4, part.clone(), ALICE)).unwrap_err().kind(), ErrorKind::Busy);
-    story.peer(settle(3, false)).unwrap();
+    story.peer(decide(3, false)).unwrap();
     assert_eq!((look(&story, ROOT, "f"), links(&story, old)), (Ok(old), 1));
     story.peer(message(5, part, ALICE)).unwrap();
-    story.peer(settle(5, true)).unwrap();
-    story.peer(settle(5, true)).unwrap();
+    story.peer(decide(5, true)).unwrap();
+    story.peer(decide(5, true)).unwrap();
     assert_eq!(look(&story, ROOT, "f"), Ok(elsewhere()));
     assert_eq!(story.info(old).unwrap_err().kind(), ErrorKind::Stale);
     assert_eq!(story.size(ROOT), 1);
@@ -300,7 +300,7 @@ fn a_new_entry_is_held_until_it_is_decided() {
 fn an_entry_of_a_file_elsewhere_is_opened_there() {
     let mut story = Story::new();
     story.peer(message(3, put("f", FileKind::File, RenameMode::Keep), ALICE)).unwrap();
-    story.peer(settle(3, true)).unwrap();
+    story.peer(decide(3, true)).unwrap();
     assert_eq!(story.refused(Op::Create(create(ROOT, "f", 1))), ErrorKind::Exists);
 }
 
@@ -312,7 +312,7 @@ fn a_new_name_keeps_its_place_among_colliding_ones() {
     }
     story.peer(message(3, put("h", FileKind::File, RenameMode::Replace), ALICE)).unwrap();
     assert_eq!(story.refused(Op::Create(create(ROOT, "i", 1))), ErrorKind::NoSpace);
-    story.peer(settle(3, true)).unwrap();
+    story.peer(decide(3, true)).unwrap();
     assert_eq!(look(&story, ROOT, "h"), Ok(elsewhere()));
 }
 
@@ -329,11 +329,11 @@ fn the_old_name_is_not_shown_between_decision_and_end() {
     let effects = story.server(Op::DeliveryDone { delivery: question, result: found });
     assert_eq!(reply(&effects), None, "the other slot does its part first");
     assert_eq!(look(&story, ROOT, "f"), Err(ErrorKind::Retry));
-    let (settle, Delivery::Settle(message)) = story.sent[1].clone() else { panic!("{:?}", story.sent) };
+    let (decide, Delivery::Decide(message)) = story.sent[1].clone() else { panic!("{:?}", story.sent) };
     assert!(message.commit);
     // A server that is down now only delays it.
-    assert_eq!(reply(&story.server(Op::DeliveryUnreachable { delivery: settle })), None);
-    assert_eq!(story.done(settle), Some(Ok(Reply::Done)));
+    assert_eq!(reply(&story.server(Op::DeliveryUnreachable { delivery: decide })), None);
+    assert_eq!(story.done(decide), Some(Ok(Reply::Done)));
     assert_eq!(look(&story, ROOT, "f"), Err(ErrorKind::NotFound));
     assert_eq!(story.state.open_deliveries().count(), 0);
 }
@@ -355,9 +355,9 @@ fn a_refused_rename_leaves_everything_as_it_was() {
         let result = Err(ErrorBody::new(&Error::new(kind, "no")));
         let effects = story.server(Op::DeliveryDone { delivery: question, result });
         assert_eq!(reply(&effects).unwrap().unwrap_err().kind(), told);
-        let (settle, Delivery::Settle(message)) = story.sent.last().unwrap().clone() else { panic!() };
+        let (decide, Delivery::Decide(message)) = story.sent.last().unwrap().clone() else { panic!() };
         assert!(!message.commit);
-        story.done(settle);
+        story.done(decide);
         assert_eq!(look(&story, ROOT, "f"), Ok(file));
     }
 }
@@ -366,7 +366,7 @@ fn a_refused_rename_leaves_everything_as_it_was() {
 fn a_link_elsewhere_that_is_lost_with_its_server_can_be_removed() {
     let mut story = Story::new();
     story.peer(message(3, put("f", FileKind::File, RenameMode::Keep), ALICE)).unwrap();
-    story.peer(settle(3, true)).unwrap();
+    story.peer(decide(3, true)).unwrap();
     assert_eq!(story.send(unlink(ROOT, "f")), None);
     let lost = ErrorBody::new(&Error::new(ErrorKind::Stale, "its server was forgotten"));
     let effects = story.server(Op::DeliveryDone { delivery: story.sent[0].0, result: Err(lost) });
@@ -383,7 +383,7 @@ fn directories_move_one_after_the_other() {
     story.mkdir(ROOT, "d");
     assert_eq!(story.refused(rename(ROOT, "d", inner, "d")), ErrorKind::Retry);
     story.ask(rename(ROOT, "d", ROOT, "e")).unwrap();
-    story.peer(settle(3, true)).unwrap();
+    story.peer(decide(3, true)).unwrap();
     story.ask(rename(ROOT, "e", inner, "d")).unwrap();
 }
 
@@ -402,8 +402,8 @@ fn the_order_of_moves_is_let_go_when_all_else_is_done() {
     let Op::Prepare(make) = message(1, make, ALICE) else { unreachable!() };
     let made = story.peer(Op::Prepare(Box::new(peer::Prepare { slot: here, ..*make })));
     let Ok(DeliveryAnswer::Prepared(Prepared::Made(from))) = made else { panic!("{made:?}") };
-    let Op::Settle(settle) = settle(1, true) else { unreachable!() };
-    story.peer(Op::Settle(peer::Settle { slot: here, ..settle })).unwrap();
+    let Op::Decide(decide) = decide(1, true) else { unreachable!() };
+    story.peer(Op::Decide(peer::Decide { slot: here, ..decide })).unwrap();
     story.ask(mkdir(from, "d", here)).unwrap();
     let there = InodeId::new(Slot(5), 9);
     assert_eq!(story.send(rename(from, "d", there, "d")), None);
@@ -442,7 +442,7 @@ fn what_a_lost_coordinator_held_is_let_go() {
     assert_eq!((links(&story, file), look(&story, ROOT, "g")), (1, Err(ErrorKind::NotFound)));
     story.mkdir(ROOT, "g");
     // A message from before it started over changes nothing.
-    story.peer(settle(5, true)).unwrap();
+    story.peer(decide(5, true)).unwrap();
     assert!(story.peer(message(4, Part::OrderMoves, ALICE)).is_err());
     assert_eq!(story.size(ROOT), 2);
 }
@@ -463,7 +463,7 @@ fn a_file_without_a_name_that_is_linked_elsewhere_lives_if_that_is_decided() {
         story.peer(message(number, Part::RaiseLinks { inode: file }, ALICE)).unwrap();
         story.ask(close(file)).unwrap();
         assert_eq!(links(&story, file), 1);
-        story.peer(settle(number, commit)).unwrap();
+        story.peer(decide(number, commit)).unwrap();
         match commit {
             true => assert_eq!(links(&story, file), 1),
             false => assert_eq!(story.info(file).unwrap_err().kind(), ErrorKind::Stale),

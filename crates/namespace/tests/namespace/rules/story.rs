@@ -100,7 +100,7 @@ impl Story {
             let Some((delivery, message)) = next else { return replies };
             let result = match message {
                 Delivery::Prepare(message) => self.peer(Op::Prepare(message)),
-                Delivery::Settle(message) => self.peer(Op::Settle(message)),
+                Delivery::Decide(message) => self.peer(Op::Decide(message)),
                 Delivery::Ascend(_) => panic!("one slot walks without a message"),
                 Delivery::CutLane(_)
                 | Delivery::DropLane(_)

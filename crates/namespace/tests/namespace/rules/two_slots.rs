@@ -46,9 +46,9 @@ fn seal(number: u64, open_from: u64, inode: InodeId) -> Op {
     part(number, open_from, Part::SealDirectory { inode, owner: None })
 }
 
-fn settle(number: u64, open_from: u64, commit: bool) -> Op {
+fn decide(number: u64, open_from: u64, commit: bool) -> Op {
     let (stamp, now) = (stamp(number, open_from), Timestamp { nanos: 6 });
-    Op::Settle(peer::Settle { token: token(), stamp, slot: Slot(0), commit, now })
+    Op::Decide(peer::Decide { token: token(), stamp, slot: Slot(0), commit, now })
 }
 
 fn made(inode: InodeId) -> std::result::Result<DeliveryAnswer, ErrorBody> {
@@ -71,7 +71,7 @@ fn a_prepared_directory_waits_for_its_entry() {
     assert_eq!(story.page(inode, 0, 10).entries, []);
     // No request waits: the rmdir fails.
     assert_eq!(story.peer(seal(4, 3, inode)).unwrap_err().kind(), ErrorKind::Busy);
-    story.peer(settle(3, 3, true)).unwrap();
+    story.peer(decide(3, 3, true)).unwrap();
     story.create(inode, "f");
 }
 
@@ -103,7 +103,7 @@ fn a_home_without_room_is_passed_over() {
         .sent
         .iter()
         .filter_map(|(_, message)| match message {
-            Delivery::Settle(settle) => Some((settle.slot.0, settle.commit)),
+            Delivery::Decide(decide) => Some((decide.slot.0, decide.commit)),
             _ => None,
         })
         .collect();
@@ -124,27 +124,27 @@ fn a_home_without_room_is_passed_over() {
 fn late_duplicates_leave_no_orphan() {
     let mut story = Story::new();
     // The abort comes before the request, and again afterwards.
-    story.peer(settle(3, 3, false)).unwrap();
+    story.peer(decide(3, 3, false)).unwrap();
     assert!(story.peer(prepare(3, 3)).is_err());
-    story.peer(settle(3, 3, false)).unwrap();
+    story.peer(decide(3, 3, false)).unwrap();
     // Finished, forgotten, and asked once more.
     let inode = prepared(story.peer(prepare(4, 3)));
-    story.peer(settle(4, 3, true)).unwrap();
+    story.peer(decide(4, 3, true)).unwrap();
     prepared(story.peer(prepare(9, 9)));
     assert!(story.peer(prepare(4, 3)).is_err());
-    story.peer(settle(4, 3, false)).unwrap();
+    story.peer(decide(4, 3, false)).unwrap();
     assert_eq!(story.info(inode).unwrap().attributes.links, 2);
     assert_eq!(story.state.inode_count(), 3);
 }
 
 #[test]
-fn settled_operations_are_forgotten() {
+fn finished_operations_are_forgotten() {
     let mut story = Story::new();
     let bytes = |story: &Story| postcard::to_stdvec(&story.state).unwrap().len();
     let mut first = 0;
     for number in 1..=1000 {
         story.peer(prepare(number, number)).unwrap();
-        story.peer(settle(number, number, false)).unwrap();
+        story.peer(decide(number, number, false)).unwrap();
         if number == 10 {
             first = bytes(&story);
         }
@@ -170,22 +170,22 @@ fn a_sealed_directory_takes_no_entries_until_it_is_decided() {
     let mut story = Story::new();
     let child = story.mkdir(InodeId::ROOT, "d");
     let seal = |number| seal(number, 1, child);
-    let settle = |number, remove| settle(number, 1, remove);
+    let decide = |number, remove| decide(number, 1, remove);
     story.peer(seal(1)).unwrap();
     story.peer(seal(1)).unwrap();
     assert_eq!(story.peer(seal(2)).unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(story.refused(Op::Create(create(child, "f", 1))), ErrorKind::Retry);
-    story.peer(settle(1, false)).unwrap();
+    story.peer(decide(1, false)).unwrap();
     assert!(story.peer(seal(1)).is_err(), "a late duplicate does not seal for ever");
     let file = story.create(child, "f");
     assert_eq!(story.peer(seal(3)).unwrap_err().kind(), ErrorKind::NotEmpty);
-    story.peer(settle(3, false)).unwrap();
+    story.peer(decide(3, false)).unwrap();
     story.ask(unlink(child, "f")).unwrap();
     story.ask(close(file)).unwrap();
     // A session has it open: it goes with the last close, and takes no entries meanwhile.
     story.ask(Op::Open(wire::Open { inode: child, read: true, write: false, run: false })).unwrap();
     story.peer(seal(4)).unwrap();
-    story.peer(settle(4, true)).unwrap();
+    story.peer(decide(4, true)).unwrap();
     assert_eq!(story.refused(Op::Create(create(child, "f", 1))), ErrorKind::NotFound);
     assert_eq!(story.page(child, 0, 10).entries, []);
     story.ask(close(child)).unwrap();
@@ -205,15 +205,15 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
     story.create(InodeId::ROOT, "d");
     let owed: Vec<(DeliveryId, Delivery)> =
         story.state.open_deliveries().map(|(id, m)| (id, m.clone())).collect();
-    let [(settle, Delivery::Settle(message))] = &owed[..] else { panic!("{owed:?}") };
+    let [(decide, Delivery::Decide(message))] = &owed[..] else { panic!("{owed:?}") };
     assert!(!message.commit);
     let late = made(InodeId::new(Slot(5), 9));
     assert_eq!(story.server(Op::DeliveryDone { delivery: question, result: late }), []);
     let again = ErrorBody::new(&Error::new(ErrorKind::Redirect(Redirect::Moved), "elsewhere"));
-    story.server(Op::DeliveryDone { delivery: *settle, result: Err(again) });
-    story.server(Op::DeliveryUnreachable { delivery: *settle });
+    story.server(Op::DeliveryDone { delivery: *decide, result: Err(again) });
+    story.server(Op::DeliveryUnreachable { delivery: *decide });
     assert_eq!(story.state.open_deliveries().count(), 1);
-    story.done(*settle);
+    story.done(*decide);
     assert_eq!(story.state.open_deliveries().count(), 0);
 }
 
@@ -314,7 +314,7 @@ fn what_is_owed_to_servers_that_are_down_is_bounded() {
     assert_eq!(story.refused(truncate(file, 0)), ErrorKind::Busy);
     assert_eq!(story.peer(lower(1, file)).unwrap_err().kind(), ErrorKind::Busy);
     story.peer(lower(2, narrow)).unwrap();
-    story.peer(settle(2, 1, false)).unwrap();
+    story.peer(decide(2, 1, false)).unwrap();
     // The last.
     assert_eq!(story.send(mkdir(InodeId::ROOT, "a", Slot(5))), None);
     assert_eq!(story.refused(mkdir(InodeId::ROOT, "b", Slot(5))), ErrorKind::Busy);
@@ -324,7 +324,7 @@ fn what_is_owed_to_servers_that_are_down_is_bounded() {
 }
 
 #[test]
-fn every_message_says_what_is_not_settled_yet() {
+fn every_message_says_what_is_not_finished_yet() {
     let mut story = Story::new();
     let begin = |story: &mut Story, text: &str, home| {
         assert_eq!(story.send(mkdir(InodeId::ROOT, text, Slot(home))), None);
@@ -339,13 +339,13 @@ fn every_message_says_what_is_not_settled_yet() {
     assert_eq!((first.open_from, second.open_from), (first.number, first.number));
     assert_eq!(other.open_from, other.number, "each pair of slots has its own");
     story.server(Op::DeliveryDone { delivery: question, result: made(InodeId::new(Slot(5), 9)) });
-    let Some((told, Delivery::Settle(message))) = story.sent.last().cloned() else {
+    let Some((told, Delivery::Decide(message))) = story.sent.last().cloned() else {
         panic!("{:?}", story.sent)
     };
     assert_eq!(message.stamp, first);
     story.done(told);
     let (_, third) = begin(&mut story, "d", 5);
-    assert_eq!(third.open_from, second.number, "the first is settled");
+    assert_eq!(third.open_from, second.number, "the first is finished");
 }
 
 #[test]
@@ -382,6 +382,6 @@ fn what_is_held_for_another_slot_is_told_to_whoever_asked_for_it_too() {
             _ => None,
         });
         assert_eq!(knows, Some(None), "it may have looked since, if it waits for it no more");
-        story.peer(settle(number, 3, true)).unwrap();
+        story.peer(decide(number, 3, true)).unwrap();
     }
 }

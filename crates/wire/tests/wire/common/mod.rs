@@ -196,7 +196,7 @@ messages! {
     coordination: ArriveBarrier, LeaveBarrier, ChangeCell, ChangeInlineCell, WatchChange, EndWatch, NoteChange;
     leases: LeaseName, LeaseAttributes, EndRecalls, WaitPublished, RenewLeases;
     holders: ListHolders;
-    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Settle, Ascend, FillLane, QueryPages, BeginLane, QueryRecalls;
+    peer: CutLane, DropLane, QueryInode, TrimLane, Prepare, Decide, Ascend, FillLane, QueryPages, BeginLane, QueryRecalls;
 }
 
 /// A small generator (SplitMix64), so that every run is given by its seed.

@@ -489,7 +489,7 @@ fields! {
     MendLanes { lanes }
     LanesMended { mended, fit }
     QueryOperations { coordinator }
-    OperationsKnown { next, unsettled }
+    OperationsKnown { next, unfinished }
 
     Permit { read, write }
     GetPermit { inode }
@@ -633,7 +633,7 @@ fields! {
     PartitionAttributes { mode, owner, hints, lists, accessed, modified }
     TakePartition { inode, first, attributes, partitions, entries }
     MovedEntry { cookie, name, inode, kind }
-    Settle { token, stamp, slot, commit, now }
+    Decide { token, stamp, slot, commit, now }
     Ascend { token, inode, until }
     Ascended { inode }
     CutLane { lane, slot, generation, length, by }

@@ -119,7 +119,7 @@ impl Pool {
     }
 
     /// Removes a spread directory with everything in it; attempts without effect are repeated.
-    pub(super) fn clear(&mut self, client: u8, which: u8, settled: bool) {
+    pub(super) fn clear(&mut self, client: u8, which: u8, deliver_first: bool) {
         let mut places = Vec::new();
         for (parent, _) in self.model.nodes() {
             let entries = self.model.read_directory(parent).unwrap_or_default();
@@ -141,7 +141,7 @@ impl Pool {
             );
         }
         for _ in 0..3 {
-            if settled {
+            if deliver_first {
                 self.deliver_all();
             }
             self.attempt_again(client);
