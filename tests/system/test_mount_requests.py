@@ -169,7 +169,7 @@ def test_a_write_that_makes_a_file_longer_is_one_message_where_its_home_is(
 
 
 # SEMANTICS 137.6
-def test_a_file_that_was_looked_at_is_read_to_its_end_without_a_question_for_it(
+def test_a_file_that_was_looked_at_is_read_to_its_end_without_a_request_for_it(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
     """A program that copies a file looks at it, opens it, and reads until there is no more."""

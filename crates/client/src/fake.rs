@@ -127,10 +127,10 @@ pub(crate) struct Data {
 
 impl Data {
     /// The recalls of leases on bytes for a listening session, and whether there are any.
-    fn news(&self, server: ServerId, question: &Listen) -> (News, bool) {
-        let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > question.told);
+    fn news(&self, server: ServerId, poll: &Listen) -> (News, bool) {
+        let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > poll.told);
         let data: Vec<DataRecall> = here.map(|(_, recall)| *recall).collect();
-        let is_some = !data.is_empty() || question.life != self.life;
+        let is_some = !data.is_empty() || poll.life != self.life;
         (News { data, life: self.life, ..News::default() }, is_some)
     }
 
@@ -275,9 +275,9 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
             std::future::pending::<()>().await;
         }
         if header.kind == Kind::Listen {
-            let question: Listen = decode_body(header.kind, &body).unwrap();
+            let poll: Listen = decode_body(header.kind, &body).unwrap();
             let over = Instant::now() + Duration::from_millis(limits::LISTEN_MILLIS_MAX);
-            while Instant::now() < over && !state.lock().news(id, &header, &question).1 {
+            while Instant::now() < over && !state.lock().news(id, &header, &poll).1 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -328,8 +328,8 @@ fn error<T>(kind: ErrorKind, text: &str) -> Result<T, Error> {
 
 impl State {
     /// The news for a listening session, and whether there are any.
-    fn news(&self, id: ServerId, header: &Header, question: &Listen) -> (News, bool) {
-        let (news, is_some) = self.data.news(id, question);
+    fn news(&self, id: ServerId, header: &Header, poll: &Listen) -> (News, bool) {
+        let (news, is_some) = self.data.news(id, poll);
         let map = (self.map.epoch > header.epoch).then(|| self.map.clone());
         let is_some = is_some || map.is_some();
         (News { map, ..news }, is_some)

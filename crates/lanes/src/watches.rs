@@ -75,7 +75,7 @@ fn overlaps(one: ByteRange, other: ByteRange) -> bool {
 pub struct Watches {
     places: BTreeMap<Place, Watch>,
     homes: BTreeMap<InodeId, HomeSeen>,
-    questions: u64,
+    queries: u64,
     waits: usize,
 }
 
@@ -91,9 +91,9 @@ impl Watches {
         begin: u64,
     ) -> Result<WatchAnswer> {
         self.make_room(place)?;
-        self.questions += 1;
+        self.queries += 1;
         let watch = self.places.entry(place).or_insert_with(|| Watch::new(begin));
-        watch.asked = self.questions;
+        watch.asked = self.queries;
         let number = watch.latest;
         let changed = since.is_some_and(|since| watch.is_changed(range, since));
         if let (Some(_), false, Some((session, wait))) = (since, changed, waiter) {

@@ -184,7 +184,7 @@ impl SlotState {
             .collect();
         let stuck = |text: String| Trouble { kind: TroubleKind::OperationStuck, inode: None, text };
         for (token, intent) in &self.intents {
-            let asks = intent.question.is_some_and(|delivery| self.outbox.get(delivery).is_some());
+            let asks = intent.awaited.is_some_and(|delivery| self.outbox.get(delivery).is_some());
             let tells = intent.asked.iter().any(|(slot, number)| decisions.contains(&(*slot, *number)));
             if !(asks || intent.decided.is_some() && tells) {
                 let (session, number) = (token.session, token.sequence.0);

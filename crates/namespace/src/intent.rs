@@ -98,7 +98,7 @@ impl SlotState {
         effects: &mut Vec<Effect>,
     ) {
         let (token, slot) = (message.token, message.slot);
-        self.question_answered(token);
+        self.request_answered(token);
         // It has nothing to do with the operation any more, however that ends.
         if let Some(number) = self.intent_mut(token).asked.remove(&slot) {
             self.send_decision(token, slot, number, false, now, effects);
@@ -189,7 +189,7 @@ impl SlotState {
             goal,
             holds: vec![hold],
             asked: BTreeMap::new(),
-            question: None,
+            awaited: None,
             parts: 0,
             decided: None,
         };
@@ -198,7 +198,7 @@ impl SlotState {
     }
 
     pub(crate) fn intent_mut(&mut self, token: Token) -> &mut Intent {
-        self.intents.get_mut(&token).expect("a question is open as long as its intent")
+        self.intents.get_mut(&token).expect("an intent is there as long as a request of its own is open")
     }
 
     /// An operation that asks for one part.
@@ -246,7 +246,7 @@ impl SlotState {
         let stamp = self.stamp(slot, number);
         let message = Prepare { token, stamp, slot, number: part_number, who, now, part };
         let delivery = self.outbox.send(Delivery::Prepare(Box::new(message)), effects);
-        self.intent_mut(token).question = Some(delivery);
+        self.intent_mut(token).awaited = Some(delivery);
         Ok(None)
     }
 
@@ -267,7 +267,7 @@ impl SlotState {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        self.question_answered(message.token);
+        self.request_answered(message.token);
         let step = match self.intent_mut(message.token).goal {
             Goal::Rename(_) => self.rename_part_held(message.token, &answer, now, effects),
             Goal::Partitions(_) => self.advance_on_all(message.token, now, effects),
@@ -277,7 +277,7 @@ impl SlotState {
     }
 
     /// Another slot refuses, or cannot be reached.
-    pub(crate) fn question_failed(
+    pub(crate) fn request_failed(
         &mut self,
         token: Token,
         why: &Error,
@@ -288,8 +288,8 @@ impl SlotState {
         self.conclude_if_ended(token, step, effects);
     }
 
-    pub(crate) fn question_answered(&mut self, token: Token) {
-        if let Some(delivery) = self.intent_mut(token).question.take() {
+    pub(crate) fn request_answered(&mut self, token: Token) {
+        if let Some(delivery) = self.intent_mut(token).awaited.take() {
             self.outbox.remove(delivery);
         }
     }
@@ -355,7 +355,7 @@ impl SlotState {
 
     /// Lets go of everything that is held for the operation.
     pub(crate) fn give_up(&mut self, token: Token, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.question_answered(token);
+        self.request_answered(token);
         let intent = self.intents.remove(&token).expect("an intent is under way");
         self.end(token, intent, false, now, effects);
     }

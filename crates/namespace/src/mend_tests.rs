@@ -100,7 +100,7 @@ fn operations_that_have_begun_are_not_set_back_to_before_their_part_has_come() {
 
 // SEMANTICS 133.1
 #[test]
-fn what_comes_while_the_question_is_under_way_is_not_judged() {
+fn what_comes_while_the_query_is_under_way_is_not_judged() {
     let mut state = slot();
     assert!(hold(&mut state, 10, 10, 1));
     let disowned = only(&state).held_against(&known(10, &[])).unwrap();

@@ -140,7 +140,7 @@ impl SlotState {
         }
         self.rename_mut(token).set_walk(at);
         let delivery = self.outbox.send(Delivery::Ascend(Ascend { token, inode: at, until }), effects);
-        self.intent_mut(token).question = Some(delivery);
+        self.intent_mut(token).awaited = Some(delivery);
         Ok(Progress::Wait)
     }
 
@@ -153,7 +153,7 @@ impl SlotState {
         effects: &mut Vec<Effect>,
     ) {
         let token = message.token;
-        self.question_answered(token);
+        self.request_answered(token);
         self.rename_mut(token).set_walk(answer.inode);
         let step = self.advance(token, Ok(Progress::On), now, effects);
         self.conclude_if_ended(token, step, effects);

@@ -91,13 +91,13 @@ impl SlotState {
                 self.home_refused(message, why, now, effects);
             }
             (Delivery::Prepare(message), Report::Unreachable(why) | Report::Refused(why)) => {
-                self.question_failed(message.token, &why, now, effects);
+                self.request_failed(message.token, &why, now, effects);
             }
             (Delivery::Ascend(message), Report::Done(DeliveryAnswer::Ascended(answer))) => {
                 self.ascended(message, answer, now, effects);
             }
             (Delivery::Ascend(message), Report::Unreachable(why) | Report::Refused(why)) => {
-                self.question_failed(message.token, &why, now, effects);
+                self.request_failed(message.token, &why, now, effects);
             }
             (Delivery::Prepare(_) | Delivery::Ascend(_), Report::Done(answer)) => {
                 panic!("delivery {} is answered with {answer:?}", delivery.0);

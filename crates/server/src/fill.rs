@@ -23,8 +23,8 @@ impl Server {
             if !self.lanes(slot, |lanes, _| lanes.wants_fill(lane, request.generation)) {
                 return Ok(());
             }
-            let question = QueryInode { inode: lane.inode, since: Generation(0) };
-            let answer = self.query_home(question).await?;
+            let query = QueryInode { inode: lane.inode, since: Generation(0) };
+            let answer = self.query_home(query).await?;
             let Some(change) = LaneTable::fill(lane, request.generation, &answer) else { return Ok(()) };
             put_bytes(&mut self.store.borrow_mut(), lane, &request.bytes.0)
                 .map_err(|error| error.context(self.me))?;

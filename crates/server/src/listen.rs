@@ -20,7 +20,7 @@ impl Server {
     /// Answers when there is something for the session, or after a while.
     pub async fn listen(&self, header: &Call, request: Listen) -> Result<News> {
         let session = header.session;
-        let question = self.events.begin(session);
+        let poll = self.events.begin(session);
         // This wakes tasks that wait for acknowledgements, and every listening session: only if something has
         // changed.
         if request.leases && self.leases.leases.borrow_mut().heard(session, request.heard) {
@@ -29,7 +29,7 @@ impl Server {
         let nothing = || News { life: self.data.life, ..News::default() };
         let asked = async {
             loop {
-                let Some(happened) = self.events.changed(session, question) else { return nothing() };
+                let Some(happened) = self.events.changed(session, poll) else { return nothing() };
                 if let Some(news) = self.news(session, header.epoch, &request) {
                     return news;
                 }

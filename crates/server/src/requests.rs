@@ -124,7 +124,7 @@ impl Server {
     ) -> Outcome<Vec<u8>> {
         let request: names::GetPartitions = decode_body(call.kind, body)?;
         if request.slots.first() != Some(&call.slot) || request.slots.len() > limits::DIRECTORY_PARTITIONS {
-            let text = "a question for partitions goes to the first of some slots";
+            let text = "a request for partitions goes to the first of some slots";
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         let map = self.admit(call, call.slot).await?;

@@ -37,7 +37,7 @@ pub enum LeaseBug {
     None,
     /// A server answers changes while somebody believes otherwise.
     AnswersAtOnce,
-    /// Answers to questions do not wait, those to changes do.
+    /// Answers to queries do not wait, those to changes do.
     ShowsAtOnce,
     /// A server waits for holders for as long as they count, and no margin.
     WaitsTooShort,
@@ -88,7 +88,7 @@ impl LeaseBug {
 tally! {
     /// How much has happened.
     LeaseTally {
-        /// Times that something was believed without a question.
+        /// Times that something was believed without a request.
         believed,
         /// The same by a renewal.
         renewed,

@@ -100,7 +100,7 @@ impl Fakes {
                 drop(facts);
                 encode_body(&self.mend_lanes(server, decode_body(kind, body)?)?)
             }
-            other => panic!("{other:?} is no question of a check"),
+            other => panic!("{other:?} is no request of a check"),
         })
     }
 

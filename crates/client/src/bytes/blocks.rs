@@ -65,7 +65,7 @@ struct Known {
     /// By lane: when its server was asked, if it has answered that nothing of the lane was recalled.
     lanes: BTreeMap<u16, Instant>,
     /// Requests that some thread has under way.
-    asked: BTreeSet<Question>,
+    asked: BTreeSet<Query>,
     /// Until then nothing is asked.
     rests_until: Option<Instant>,
 }
@@ -105,7 +105,7 @@ pub(crate) type Moment = (u64, u64);
 
 /// What servers can be asked about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Question {
+pub(crate) enum Query {
     /// The home: for a lease on the size.
     Size,
     /// A lane's server: whether it has recalled something of the lane.
@@ -117,7 +117,7 @@ pub(crate) enum Question {
 /// A request that this thread has to make now; then it calls [`Blocks::answered`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asking {
-    pub(crate) question: Question,
+    pub(crate) query: Query,
     pub(crate) moment: Moment,
     /// The file's size, as far as it is known.
     pub(crate) size: u64,
@@ -174,7 +174,7 @@ impl Blocks {
     pub(crate) fn read(&mut self, inode: InodeId, buffer: &mut [u8], offset: u64, now: Instant) -> Found {
         let Some(known) = self.files.get(&inode) else { return Found::Nothing };
         let Some(leased) = known.size.filter(|leased| now < leased.until) else {
-            return self.ask(inode, Question::Size, now);
+            return self.ask(inode, Query::Size, now);
         };
         let there = leased.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         if there == 0 {
@@ -196,10 +196,10 @@ impl Blocks {
                 return Found::Read(there);
             }
             if let Some(lane) = block.lane {
-                return self.ask(inode, Question::Lane(lane), now);
+                return self.ask(inode, Query::Lane(lane), now);
             }
         }
-        let found = self.ask(inode, Question::Block(number), now);
+        let found = self.ask(inode, Query::Block(number), now);
         if found != Found::Nothing {
             // Then no older block can be found beside the one that is read.
             self.drop_block(place);
@@ -207,20 +207,20 @@ impl Blocks {
         found
     }
 
-    fn ask(&mut self, inode: InodeId, question: Question, now: Instant) -> Found {
+    fn ask(&mut self, inode: InodeId, query: Query, now: Instant) -> Found {
         let clears = self.clears;
         let Some(known) = self.files.get_mut(&inode) else { return Found::Nothing };
-        if known.rests_until.is_some_and(|until| now < until) || !known.asked.insert(question) {
+        if known.rests_until.is_some_and(|until| now < until) || !known.asked.insert(query) {
             return Found::Nothing;
         }
         let size = known.size.map_or(0, |leased| leased.size);
-        Found::Ask(Asking { question, moment: (known.recalls, clears), size })
+        Found::Ask(Asking { query, moment: (known.recalls, clears), size })
     }
 
     /// A request has ended, with or without an answer.
-    pub(crate) fn answered(&mut self, inode: InodeId, question: Question) {
+    pub(crate) fn answered(&mut self, inode: InodeId, query: Query) {
         if let Some(known) = self.files.get_mut(&inode) {
-            known.asked.remove(&question);
+            known.asked.remove(&query);
         }
     }
 

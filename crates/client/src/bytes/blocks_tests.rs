@@ -52,15 +52,15 @@ fn bring_inline(blocks: &mut Blocks, length: usize, moment: Moment, asked: Insta
 fn read(blocks: &mut Blocks, offset: u64, now: Instant) -> Found {
     let found = blocks.read(FILE, &mut [0; 10], offset, now);
     if let Found::Ask(asking) = found {
-        blocks.answered(FILE, asking.question);
+        blocks.answered(FILE, asking.query);
     }
     found
 }
 
 /// The request that a read needs first.
-fn asks(blocks: &mut Blocks, offset: u64, now: Instant) -> Option<Question> {
+fn asks(blocks: &mut Blocks, offset: u64, now: Instant) -> Option<Query> {
     match read(blocks, offset, now) {
-        Found::Ask(asking) => Some(asking.question),
+        Found::Ask(asking) => Some(asking.query),
         _ => None,
     }
 }
@@ -119,20 +119,20 @@ fn one_thread_asks_and_the_others_read_without_the_cache() {
     let now = Instant::now();
     let mut blocks = opened(1, u64::MAX, now);
     let ask = |blocks: &mut Blocks, offset, now| blocks.read(FILE, &mut [0; 10], offset, now);
-    let is_asked = |found, question| matches!(found, Found::Ask(asking) if asking.question == question);
-    assert!(is_asked(ask(&mut blocks, 0, now), Question::Block(0)));
+    let is_asked = |found, query| matches!(found, Found::Ask(asking) if asking.query == query);
+    assert!(is_asked(ask(&mut blocks, 0, now), Query::Block(0)));
     assert_eq!(ask(&mut blocks, 100, now), Found::Nothing);
-    assert!(is_asked(ask(&mut blocks, BLOCK_BYTES, now), Question::Block(1)));
-    blocks.answered(FILE, Question::Block(0));
-    assert!(is_asked(ask(&mut blocks, 100, now), Question::Block(0)));
+    assert!(is_asked(ask(&mut blocks, BLOCK_BYTES, now), Query::Block(1)));
+    blocks.answered(FILE, Query::Block(0));
+    assert!(is_asked(ask(&mut blocks, 100, now), Query::Block(0)));
     let late = now + BELIEVED;
-    assert!(is_asked(ask(&mut blocks, 0, late), Question::Size));
+    assert!(is_asked(ask(&mut blocks, 0, late), Query::Size));
     assert_eq!(ask(&mut blocks, 0, late), Found::Nothing);
 }
 
 // SEMANTICS 139.4
 #[test]
-fn after_a_question_that_brought_nothing_none_is_asked_for_a_while() {
+fn after_a_query_that_brought_nothing_none_is_asked_for_a_while() {
     let now = Instant::now();
     let mut blocks = opened(1, u64::MAX, now);
     bring(&mut blocks, 0, now);
@@ -141,7 +141,7 @@ fn after_a_question_that_brought_nothing_none_is_asked_for_a_while() {
     assert_eq!(read(&mut blocks, BLOCK_BYTES, now), Found::Nothing);
     // Valid blocks are read all the same.
     assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
-    assert_eq!(asks(&mut blocks, BLOCK_BYTES, until), Some(Question::Block(1)));
+    assert_eq!(asks(&mut blocks, BLOCK_BYTES, until), Some(Query::Block(1)));
 }
 
 // SEMANTICS 139.3
@@ -158,9 +158,9 @@ fn what_came_from_the_inode_goes_when_the_file_goes_to_its_lanes() {
     assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
     // Size and generation are the same, but the bytes are now where changes recall nothing of the inode.
     lease(&mut blocks, 1, 3000, now);
-    assert_eq!(asks(&mut blocks, 0, now), Some(Question::Block(0)));
+    assert_eq!(asks(&mut blocks, 0, now), Some(Query::Block(0)));
     bring_inline(&mut blocks, 3000, before, now);
-    assert_eq!(asks(&mut blocks, 0, now), Some(Question::Block(0)));
+    assert_eq!(asks(&mut blocks, 0, now), Some(Query::Block(0)));
     bring(&mut blocks, 0, now);
     assert_eq!(read(&mut blocks, 0, now), Found::Read(10));
 }
@@ -175,13 +175,13 @@ fn a_truncation_ends_what_is_kept_whether_a_lane_has_heard_of_it_or_not() {
     assert_eq!(read(&mut blocks, 5, now), Found::Read(10));
     // The home recalls the size; nothing is read before it is leased again.
     blocks.recall_size(FILE);
-    assert_eq!(asks(&mut blocks, 5, now), Some(Question::Size));
+    assert_eq!(asks(&mut blocks, 5, now), Some(Query::Size));
     // The file was only written to: its blocks are still valid.
     lease(&mut blocks, 1, SIZE, now);
     assert_eq!(read(&mut blocks, 5, now), Found::Read(10));
     // Or the lease expired, and the file was truncated meanwhile.
     let late = now + Duration::from_millis(limits::LEASE_MILLIS);
-    assert_eq!(asks(&mut blocks, 5, late), Some(Question::Size));
+    assert_eq!(asks(&mut blocks, 5, late), Some(Query::Size));
     let asking = moment(&blocks);
     lease(&mut blocks, 2, SIZE, late);
     assert!(kept(&blocks).is_empty());
@@ -209,7 +209,7 @@ fn the_end_is_where_the_home_says() {
     // A file that has grown has more than is cached of it.
     blocks.learn_size(FILE, before, inline(4000));
     assert_eq!(read(&mut blocks, 100, now), Found::Read(10));
-    assert_eq!(asks(&mut blocks, 2995, now), Some(Question::Block(0)));
+    assert_eq!(asks(&mut blocks, 2995, now), Some(Query::Block(0)));
 }
 
 // SEMANTICS 139.7
@@ -221,20 +221,20 @@ fn nothing_is_believed_for_longer_than_a_server_waits() {
     let mut blocks = opened(2, u64::MAX, now);
     (0..3).for_each(|number| bring(&mut blocks, number, now));
     lease(&mut blocks, 1, SIZE, late);
-    assert_eq!(asks(&mut blocks, BLOCK_BYTES, late), Some(Question::Lane(1)));
+    assert_eq!(asks(&mut blocks, BLOCK_BYTES, late), Some(Query::Lane(1)));
     let asking = moment(&blocks);
     blocks.learn_lane(FILE, asking, 1, late, true);
     assert_eq!(read(&mut blocks, BLOCK_BYTES, late), Found::Read(10));
-    assert_eq!(asks(&mut blocks, 0, late), Some(Question::Lane(0)));
+    assert_eq!(asks(&mut blocks, 0, late), Some(Query::Lane(0)));
     // The server has recalled something of the lane, or has restarted: then all of the lane goes.
     blocks.learn_lane(FILE, asking, 0, late, false);
     assert_eq!(kept(&blocks), [1]);
-    assert_eq!(asks(&mut blocks, 0, late), Some(Question::Block(0)));
+    assert_eq!(asks(&mut blocks, 0, late), Some(Query::Block(0)));
     // An answer from before a recall says nothing.
     blocks.recall(&DataRecall { number: 1, inode: FILE, lane: Some(0), start: 0, end: 1 });
     blocks.learn_lane(FILE, asking, 1, later, true);
     lease(&mut blocks, 1, SIZE, later);
-    assert_eq!(asks(&mut blocks, BLOCK_BYTES, later), Some(Question::Lane(1)));
+    assert_eq!(asks(&mut blocks, BLOCK_BYTES, later), Some(Query::Lane(1)));
 }
 
 // SEMANTICS 139.4
@@ -245,7 +245,7 @@ fn all_that_is_kept_goes_at_once() {
     bring(&mut blocks, 0, now);
     let before = moment(&blocks);
     blocks.clear();
-    assert_eq!(asks(&mut blocks, 0, now), Some(Question::Size));
+    assert_eq!(asks(&mut blocks, 0, now), Some(Query::Size));
     lease(&mut blocks, 1, SIZE, now);
     bring_since(&mut blocks, 0, before, now);
     assert!(kept(&blocks).is_empty());

@@ -20,7 +20,7 @@ use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::leases::{DataRecall, Leased as LeasedPart, Recall};
 use ramlace_wire::{Layout, Mode};
 
-use crate::bytes::blocks::{Asking, BLOCK_BYTES, Blocks, Brought, Found, Leased, Question};
+use crate::bytes::blocks::{Asking, BLOCK_BYTES, Blocks, Brought, Found, Leased, Query};
 use crate::bytes::cache_worker::{Work, Worker};
 use crate::bytes::keeping::{CachedReads, ReadCache, RelaxedReads};
 use crate::bytes::lane_numbers::LaneNumbers;
@@ -31,7 +31,7 @@ use crate::session::retry::is_unheard;
 use crate::{ConnectOptions, File, Pool, Rights};
 
 /// Requests that one read makes at most to validate cached blocks. Then it goes without the cache.
-const QUESTIONS_PER_READ_MAX: usize = 4;
+const QUERIES_PER_READ_MAX: usize = 4;
 /// How long such a request may take, and after how long a read makes no other.
 const PATIENCE_MILLIS_MAX: u32 = 250;
 /// The same as a fraction of a call's deadline.
@@ -92,7 +92,7 @@ struct Since {
 /// A request that this thread has under way.
 struct Asked<'a> {
     file: &'a CachedFile,
-    question: Question,
+    query: Query,
 }
 
 /// Handles servers' recalls.
@@ -200,7 +200,7 @@ impl CachedReads for CachedFile {
             return None;
         }
         let begun = Instant::now();
-        for _ in 0..QUESTIONS_PER_READ_MAX {
+        for _ in 0..QUERIES_PER_READ_MAX {
             let now = Instant::now();
             let found = self.process.lock().read(self.inode, buffer, offset, now);
             let asking = match found {
@@ -208,7 +208,7 @@ impl CachedReads for CachedFile {
                 Found::Ask(asking) => asking,
                 Found::Nothing => return None,
             };
-            let _asked = Asked { file: self, question: asking.question };
+            let _asked = Asked { file: self, query: asking.query };
             if now.saturating_duration_since(begun) >= self.cache.patience
                 || !self.cache.has_session(&self.process)
             {
@@ -218,10 +218,10 @@ impl CachedReads for CachedFile {
                 self.open(path)?;
                 continue;
             };
-            match asking.question {
-                Question::Size => self.ask_size(&file, asking)?,
-                Question::Lane(lane) => self.ask_lane(&file, lane, asking)?,
-                Question::Block(number) => return self.bring(&file, number, asking, buffer, offset),
+            match asking.query {
+                Query::Size => self.ask_size(&file, asking)?,
+                Query::Lane(lane) => self.ask_lane(&file, lane, asking)?,
+                Query::Block(number) => return self.bring(&file, number, asking, buffer, offset),
             }
         }
         None
@@ -359,7 +359,7 @@ impl Drop for CachedFile {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.file.process.lock().answered(self.file.inode, self.question);
+        self.file.process.lock().answered(self.file.inode, self.query);
     }
 }
 

@@ -190,8 +190,8 @@ impl File {
     pub fn get_lock(&self, request: &LockRequest) -> Result<Option<HeldLock>> {
         let LockRequest { table, owner, start, end, .. } = *request;
         let Some(kind) = request.kind else { return Ok(None) };
-        let question = GetLock { inode: self.inode(), table, owner, kind, start, end };
-        self.handle()?.session.get_lock(&question).map_err(|error| self.tell(error))
+        let query = GetLock { inode: self.inode(), table, owner, kind, start, end };
+        self.handle()?.session.get_lock(&query).map_err(|error| self.tell(error))
     }
 
     /// Releases all locks of an owner that has gone: at once, or when the file's home answers again.

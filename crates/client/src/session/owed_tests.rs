@@ -105,7 +105,7 @@ fn a_home_that_does_not_hear_is_asked_ever_less_and_keeps_no_other_waiting() {
     }
     teller.deaf = vec![1];
     assert_eq!(teller.round(1_000), [leave(2, 0)]);
-    assert_eq!((teller.asked, teller.owed.count()), (2, 3), "one question tells that it does not hear");
+    assert_eq!((teller.asked, teller.owed.count()), (2, 3), "one request tells that it does not answer");
     let mut pauses = Vec::new();
     while pauses.len() < 4 {
         let at = teller.wakes_after().unwrap();

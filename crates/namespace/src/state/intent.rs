@@ -23,7 +23,7 @@ pub(crate) struct Intent {
     /// Other slots that may hold something, and the number by which they know the operation.
     pub asked: BTreeMap<Slot, u64>,
     /// The request that is not answered yet.
-    pub question: Option<DeliveryId>,
+    pub awaited: Option<DeliveryId>,
     /// Parts asked for so far.
     pub parts: u32,
     /// When it was decided, if it waits for the other slots to do their parts.

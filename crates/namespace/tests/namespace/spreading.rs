@@ -29,7 +29,7 @@ struct Slots {
     /// The slot where nothing arrives, and the messages that were meant for it.
     silent: Option<Slot>,
     /// Only the ends of operations are lost there.
-    hears_questions: bool,
+    hears_prepares: bool,
     kept: Vec<(Slot, DeliveryId, Delivery)>,
 }
 
@@ -46,7 +46,7 @@ impl Slots {
             sequence: 0,
             moved: Vec::new(),
             silent: None,
-            hears_questions: false,
+            hears_prepares: false,
             kept: Vec::new(),
         }
     }
@@ -87,7 +87,7 @@ impl Slots {
                     Effect::Reply { outcome, .. } => reply = Some(outcome),
                     Effect::Send { delivery, message }
                         if Some(message.slot()) == self.silent
-                            && !(self.hears_questions && matches!(message, Delivery::Prepare(_))) =>
+                            && !(self.hears_prepares && matches!(message, Delivery::Prepare(_))) =>
                     {
                         self.kept.push((slot, delivery, message));
                     }
@@ -231,7 +231,7 @@ fn a_spread_directory_s_mode_counts_in_every_slot_when_it_is_answered() {
         assert_eq!(pool.create(&BOB, &name).unwrap().slot(), slot, "a file lives beside its entry");
     }
     // A slot that has not confirmed the change delays its answer.
-    (pool.silent, pool.hears_questions) = (Some(Slot(2)), true);
+    (pool.silent, pool.hears_prepares) = (Some(Slot(2)), true);
     assert_eq!(pool.set(mode(0o700)), None);
     let other = pool.name_in(Slot(2), 8);
     pool.create(&BOB, &other).expect("nobody was told that it is forbidden");
@@ -253,7 +253,7 @@ fn a_spread_directory_s_lists_count_in_every_slot_when_they_are_answered() {
         Op::SetXattr(SetXattr { inode: ROOT, name, value, mode: XattrMode::Any })
     };
     // A slot that has not confirmed the change delays its answer.
-    (pool.silent, pool.hears_questions) = (Some(Slot(2)), true);
+    (pool.silent, pool.hears_prepares) = (Some(Slot(2)), true);
     assert!(pool.change(&ALICE, Slot(0), put(XattrName::ACCESS_LIST)).is_none());
     assert!(pool.end_silence().unwrap().is_ok());
     pool.change(&ALICE, Slot(0), put(XattrName::DEFAULT_LIST)).unwrap().unwrap();

@@ -53,9 +53,9 @@ impl EventQueues {
     }
 
     /// Notifies of more events, as long as this is the session's newest long poll.
-    pub fn changed(&self, session: SessionId, question: u64) -> Option<Rc<Notify>> {
+    pub fn changed(&self, session: SessionId, poll: u64) -> Option<Rc<Notify>> {
         let queues = self.queues.borrow();
-        queues.get(&session).filter(|queue| queue.newest == question).map(|queue| queue.changed.clone())
+        queues.get(&session).filter(|queue| queue.newest == poll).map(|queue| queue.changed.clone())
     }
 
     /// Takes the queued events, as many as one answer holds; they count as sent.

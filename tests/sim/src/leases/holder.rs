@@ -187,7 +187,7 @@ impl Run {
         Ok(())
     }
 
-    /// What is answered without a question must be what answers have shown that have left.
+    /// What is answered without a request must be what answers have shown that have left.
     fn check(&self, holder: usize, inode: InodeId, value: u64, by: &str) -> Result<(), String> {
         let shown = self.shown.get(&inode).copied().unwrap_or_default();
         if value < shown && !self.holders[holder].changing.contains_key(&inode) {

@@ -324,9 +324,9 @@ fn the_old_name_is_not_shown_between_decision_and_end() {
     let there = InodeId::new(Slot(5), 9);
     assert_eq!(story.send(rename(ROOT, "f", there, "g")), None);
     assert_eq!(look(&story, ROOT, "f"), Ok(file), "it may come to nothing");
-    let (question, _) = story.sent[0].clone();
+    let (request, _) = story.sent[0].clone();
     let found = Ok(DeliveryAnswer::Prepared(Prepared::Found(None)));
-    let effects = story.server(Op::DeliveryDone { delivery: question, result: found });
+    let effects = story.server(Op::DeliveryDone { delivery: request, result: found });
     assert_eq!(reply(&effects), None, "the other slot does its part first");
     assert_eq!(look(&story, ROOT, "f"), Err(ErrorKind::Retry));
     let (decide, Delivery::Decide(message)) = story.sent[1].clone() else { panic!("{:?}", story.sent) };
@@ -351,9 +351,9 @@ fn a_refused_rename_leaves_everything_as_it_was() {
         (ErrorKind::Busy, ErrorKind::Retry),
     ] {
         assert_eq!(story.send(rename(ROOT, "f", there, "g")), None);
-        let question = story.sent.last().unwrap().0;
+        let request = story.sent.last().unwrap().0;
         let result = Err(ErrorBody::new(&Error::new(kind, "no")));
-        let effects = story.server(Op::DeliveryDone { delivery: question, result });
+        let effects = story.server(Op::DeliveryDone { delivery: request, result });
         assert_eq!(reply(&effects).unwrap().unwrap_err().kind(), told);
         let (decide, Delivery::Decide(message)) = story.sent.last().unwrap().clone() else { panic!() };
         assert!(!message.commit);

@@ -198,8 +198,8 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
     let mut story = Story::new();
     assert_eq!(story.send(mkdir(InodeId::ROOT, "d", Slot(5))), None);
     assert_eq!(story.refused(Op::Create(create(InodeId::ROOT, "d", 1))), ErrorKind::Retry);
-    let (question, _) = story.sent[0].clone();
-    let effects = story.server(Op::DeliveryUnreachable { delivery: question });
+    let (request, _) = story.sent[0].clone();
+    let effects = story.server(Op::DeliveryUnreachable { delivery: request });
     assert_eq!(reply(&effects).unwrap().unwrap_err().kind(), ErrorKind::HostDown);
     // The name is free at once; the abort is pending until it has arrived, the request is not.
     story.create(InodeId::ROOT, "d");
@@ -208,7 +208,7 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
     let [(decide, Delivery::Decide(message))] = &owed[..] else { panic!("{owed:?}") };
     assert!(!message.commit);
     let late = made(InodeId::new(Slot(5), 9));
-    assert_eq!(story.server(Op::DeliveryDone { delivery: question, result: late }), []);
+    assert_eq!(story.server(Op::DeliveryDone { delivery: request, result: late }), []);
     let again = ErrorBody::new(&Error::new(ErrorKind::Redirect(Redirect::Moved), "elsewhere"));
     story.server(Op::DeliveryDone { delivery: *decide, result: Err(again) });
     story.server(Op::DeliveryUnreachable { delivery: *decide });
@@ -333,12 +333,12 @@ fn every_message_says_what_is_not_finished_yet() {
             other => panic!("{other:?}"),
         }
     };
-    let (question, first) = begin(&mut story, "a", 5);
+    let (request, first) = begin(&mut story, "a", 5);
     let (_, second) = begin(&mut story, "b", 5);
     let (_, other) = begin(&mut story, "c", 6);
     assert_eq!((first.open_from, second.open_from), (first.number, first.number));
     assert_eq!(other.open_from, other.number, "each pair of slots has its own");
-    story.server(Op::DeliveryDone { delivery: question, result: made(InodeId::new(Slot(5), 9)) });
+    story.server(Op::DeliveryDone { delivery: request, result: made(InodeId::new(Slot(5), 9)) });
     let Some((told, Delivery::Decide(message))) = story.sent.last().cloned() else {
         panic!("{:?}", story.sent)
     };
