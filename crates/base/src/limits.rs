@@ -214,7 +214,7 @@ pub const LEASE_MARGIN_MILLIS: u64 = 250;
 /// time.
 pub const LEASE_REST_MILLIS: u64 = 500;
 /// Recalls of names and attributes that a session has not acknowledged; with so many it gets no leases and renews none.
-pub const RECALLS_UNHEARD_PER_SESSION_MAX: usize = 4_096;
+pub const RECALLS_UNACKNOWLEDGED_PER_SESSION_MAX: usize = 4_096;
 /// Leases that one server has given; one more is not given.
 pub const LEASES_PER_SERVER_MAX: usize = 65_536;
 /// Leases by which one mount lets its kernel cache something.

@@ -19,7 +19,7 @@ use crate::names::spreads::Spreads;
 use crate::names::ways::Ways;
 use crate::session::behind::Kept;
 use crate::session::descriptors::Descriptors;
-use crate::session::owed::{Heard, Message};
+use crate::session::owed::{Acknowledged, Message};
 use crate::session::settings::Settings;
 use crate::session::{OnSession, Session};
 
@@ -82,7 +82,7 @@ impl Deref for Client {
 }
 
 impl OnSession for Client {
-    fn tell(self: Arc<Client>, message: &Message, deadline: Instant) -> Result<Heard> {
+    fn tell(self: Arc<Client>, message: &Message, deadline: Instant) -> Result<Acknowledged> {
         match message {
             Message::CancelLock(request) => self.tell_cancelled(request, deadline),
             Message::Unlock(request) => self.tell_unlocked(request, deadline),
@@ -93,7 +93,7 @@ impl OnSession for Client {
             Message::EndRecalls(server) => self.tell_recalls_ended(*server, deadline),
             Message::LookForCycle(wait) => self.look_for_cycle(*wait, deadline),
             // The session handles it itself.
-            Message::GiveUp(_) => Ok(Heard::Yes),
+            Message::GiveUp(_) => Ok(Acknowledged::Yes),
         }
     }
 

@@ -128,7 +128,7 @@ pub(crate) struct Data {
 impl Data {
     /// The recalls of leases on bytes for a listening session, and whether there are any.
     fn news(&self, server: ServerId, poll: &Listen) -> (News, bool) {
-        let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > poll.told);
+        let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > poll.received);
         let data: Vec<DataRecall> = here.map(|(_, recall)| *recall).collect();
         let is_some = !data.is_empty() || poll.life != self.life;
         (News { data, life: self.life, ..News::default() }, is_some)

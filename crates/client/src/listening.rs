@@ -112,14 +112,14 @@ impl Listener {
                     let begun = Instant::now();
                     let late = begun + Duration::from_millis(LATE_MILLIS);
                     let lost = begun + Duration::from_millis(LOST_MILLIS);
-                    server.hears_of_life(Some(begun));
-                    let told =
+                    server.note_poll(Some(begun));
+                    let news =
                         roundtrip_unless_late(&mut asked.link, header, &asked.next, late, lost, || {
                             server.note_answer(false);
                         });
-                    stream = self.hear(*asked, &server, header.epoch, told);
+                    stream = self.receive(*asked, &server, header.epoch, news);
                     if stream.is_none() {
-                        server.hears_of_life(None);
+                        server.note_poll(None);
                     }
                 }
                 Step::Pause(pause) => std::thread::sleep(pause),
@@ -185,7 +185,7 @@ impl Listener {
         let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
         let server = client.server(self.server)?;
         let link = client.connect(&server, deadline).map_err(|failure| failure.error)?;
-        let next = Listen { leases: client.has_leases(), heard: 0, told: 0, life: NO_LIFE };
+        let next = Listen { leases: client.has_leases(), acknowledged: 0, received: 0, life: NO_LIFE };
         Ok(Stream { link, next, is_new: true })
     }
 
@@ -207,9 +207,9 @@ impl Listener {
     }
 
     /// Handles a reply; returns the connection with the next request, if there is to be one.
-    fn hear(&self, stream: Stream, server: &Server, epoch: Epoch, told: Result<News>) -> Option<Stream> {
+    fn receive(&self, stream: Stream, server: &Server, epoch: Epoch, news: Result<News>) -> Option<Stream> {
         let client = self.client.upgrade()?;
-        let news = match told {
+        let news = match news {
             Ok(news) => news,
             Err(error) => {
                 if error.kind() == ErrorKind::Stale {
@@ -242,14 +242,19 @@ impl Listener {
         client.want_back(&news.delegations);
         if next.leases {
             client.hear_data(self.server, life, &news.data);
-            client.renewals.heard(self.server, (life, epoch), newest);
+            client.renewals.note_done(self.server, (life, epoch), newest);
         }
         if let Some(map) = news.map {
             client.adopt_map(map).ok()?;
             self.hand_waits_over(&client);
         }
-        let (heard, told) = (newest.unwrap_or(next.heard), newest_data.unwrap_or(next.told));
-        Some(Stream { link, next: Listen { leases: client.has_leases(), heard, told, life }, is_new: false })
+        let (acknowledged, received) =
+            (newest.unwrap_or(next.acknowledged), newest_data.unwrap_or(next.received));
+        Some(Stream {
+            link,
+            next: Listen { leases: client.has_leases(), acknowledged, received, life },
+            is_new: false,
+        })
     }
 
     /// Events may have been lost: a new thread asks about every wait.
@@ -278,7 +283,7 @@ impl Listener {
         };
         let started = std::thread::Builder::new().name("ramlace-asks".into()).spawn(asks);
         started.map(drop).map_err(|error| {
-            waits.into_iter().for_each(|wait| client.waits.not_heard(wait));
+            waits.into_iter().for_each(|wait| client.waits.not_answered(wait));
             Error::from_io(&error, "starting a thread that asks about waits")
         })
     }

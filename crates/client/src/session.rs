@@ -37,7 +37,7 @@ use crate::session::descriptors::Descriptors;
 use crate::session::heart::Heart;
 use crate::session::lines::Server;
 use crate::session::outbox::Outbox;
-use crate::session::owed::{Heard, Message};
+use crate::session::owed::{Acknowledged, Message};
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::sequences::{Sequences, Ticket};
 use crate::session::settings::Settings;
@@ -48,7 +48,7 @@ pub(crate) trait OnSession: Send + Sync {
     /// does not know its subject any more.
     ///
     /// Errors: it was not delivered.
-    fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<Heard>;
+    fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<Acknowledged>;
 
     /// A change in this slot was abandoned and may still be done; or that doubt has ended.
     fn doubts(&self, slot: Slot, doubt: Doubt);

@@ -52,7 +52,7 @@ pub fn copy(roots: Vec<Root>, options: &CopyOptions, listener: &mut dyn Listener
     // Modes that would have hindered the copy, set when it has ended.
     let later = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        let (errors, heard) = sync_channel::<Error>(ERRORS_WAITING_MAX);
+        let (errors, received) = sync_channel::<Error>(ERRORS_WAITING_MAX);
         for _ in 0..options.jobs {
             let errors = errors.clone();
             let (queue, totals) = (&queue, &totals);
@@ -61,7 +61,7 @@ pub fn copy(roots: Vec<Root>, options: &CopyOptions, listener: &mut dyn Listener
         let (queue, totals, later) = (&queue, &totals, &later);
         scope.spawn(move || walk(roots, options, queue, totals, later, &errors));
         loop {
-            match heard.recv_timeout(TICK) {
+            match received.recv_timeout(TICK) {
                 Ok(error) => {
                     summary.errors += 1;
                     listener.failed(&error);
@@ -160,12 +160,12 @@ mod tests {
     const BIG_BYTES: usize = 20 << 20;
 
     #[derive(Default)]
-    struct Heard {
+    struct Recorder {
         errors: Vec<Error>,
         last: (u64, u64),
     }
 
-    impl Listener for Heard {
+    impl Listener for Recorder {
         fn progressed(&mut self, done: u64, found: u64) {
             self.last = (done, found);
         }
@@ -196,11 +196,11 @@ mod tests {
         }
     }
 
-    fn run(from: &Path, to: &Path) -> (Summary, Heard) {
+    fn run(from: &Path, to: &Path) -> (Summary, Recorder) {
         let options = CopyOptions { recursive: true, jobs: 3, hints: Default::default(), umask: 0o022 };
         let root = Root { from: Side::Local(from.into()), to: Side::Local(to.into()) };
-        let mut heard = Heard::default();
-        (copy(vec![root], &options, &mut heard), heard)
+        let mut seen = Recorder::default();
+        (copy(vec![root], &options, &mut seen), seen)
     }
 
     #[test]
@@ -215,14 +215,14 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap();
         fs::set_permissions(from.join("closed"), fs::Permissions::from_mode(0o500)).unwrap();
 
-        let (summary, heard) = run(&from, &to);
+        let (summary, seen) = run(&from, &to);
 
         assert_eq!((summary.files, summary.bytes), (5, BIG_BYTES as u64 + 1));
-        assert_eq!(heard.errors.len(), 1, "{:?}", heard.errors);
+        assert_eq!(seen.errors.len(), 1, "{:?}", seen.errors);
         assert_eq!((summary.errors, summary.given_up), (1, false));
-        assert_eq!(heard.errors[0].kind(), ErrorKind::Unsupported);
-        assert!(heard.errors[0].message().starts_with(from.join("socket").to_str().unwrap()));
-        assert!(heard.last.0 <= heard.last.1 && heard.last.1 <= BIG_BYTES as u64 + 1, "{:?}", heard.last);
+        assert_eq!(seen.errors[0].kind(), ErrorKind::Unsupported);
+        assert!(seen.errors[0].message().starts_with(from.join("socket").to_str().unwrap()));
+        assert!(seen.last.0 <= seen.last.1 && seen.last.1 <= BIG_BYTES as u64 + 1, "{:?}", seen.last);
         assert!(fs::read(to.join("closed/big")).unwrap() == big);
         assert_eq!(fs::read(to.join("small")).unwrap(), b"x");
         assert_eq!(fs::read_link(to.join("link")).unwrap(), Path::new("small"));
@@ -239,22 +239,22 @@ mod tests {
         let from = scratch.at("from");
         fs::write(&from, b"x").unwrap();
 
-        let (summary, heard) = run(&from, Path::new("/dev/full"));
+        let (summary, seen) = run(&from, Path::new("/dev/full"));
 
         assert!(summary.given_up);
-        assert_eq!((summary.files, summary.errors, heard.errors.len()), (0, 1, 1), "{:?}", heard.errors);
-        assert_eq!(heard.errors[0].kind(), ErrorKind::NoSpace);
-        assert!(heard.errors[0].message().ends_with("/dev/full was overwritten and is incomplete"));
+        assert_eq!((summary.files, summary.errors, seen.errors.len()), (0, 1, 1), "{:?}", seen.errors);
+        assert_eq!(seen.errors[0].kind(), ErrorKind::NoSpace);
+        assert!(seen.errors[0].message().ends_with("/dev/full was overwritten and is incomplete"));
     }
 
     #[test]
     fn of_a_source_that_is_not_there_nothing_is_made() {
         let scratch = Scratch::new("absent");
 
-        let (summary, heard) = run(&scratch.at("from"), &scratch.at("to"));
+        let (summary, seen) = run(&scratch.at("from"), &scratch.at("to"));
 
         assert_eq!((summary.files, summary.errors), (0, 1));
-        assert_eq!(heard.errors[0].kind(), ErrorKind::NotFound);
+        assert_eq!(seen.errors[0].kind(), ErrorKind::NotFound);
         assert_eq!(fs::metadata(scratch.at("to")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -99,7 +99,7 @@ impl DataLeases {
         for number in blocked {
             if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.holder == session) {
                 changed |= std::mem::replace(&mut pending.waited, false);
-                self.returning.hear(session, self.last_number);
+                self.returning.note_acknowledged(session, self.last_number);
             }
         }
         for number in done {
@@ -107,7 +107,7 @@ impl DataLeases {
                 let earlier = self.note_dropped(*number);
                 self.note_dropped_whole(*number);
                 earlier.into_iter().chain([*number]).for_each(|number| self.end_recall(number));
-                self.returning.hear(session, self.last_number);
+                self.returning.note_acknowledged(session, self.last_number);
                 changed = true;
             }
         }

@@ -33,7 +33,7 @@ pub(super) struct Had {
     /// Where it was asked already, and by which recall.
     pub(super) asked: BTreeMap<Place, u64>,
     /// The newest recall when it last acknowledged one.
-    heard: u64,
+    acknowledged: u64,
     /// At how many places its time has passed.
     late: usize,
     /// Its earlier pages are not waited for, wherever it is asked for them, until it sends something.
@@ -78,9 +78,9 @@ impl Returning {
     }
 
     /// A session has acknowledged something, when this was the newest recall.
-    pub(super) fn hear(&mut self, session: SessionId, newest: u64) {
+    pub(super) fn note_acknowledged(&mut self, session: SessionId, newest: u64) {
         if let Some(had) = self.of.get_mut(&session) {
-            had.heard = newest;
+            had.acknowledged = newest;
             had.is_mute = had.is_always_late();
         }
     }
@@ -93,7 +93,7 @@ impl Returning {
             return false;
         };
         had.late += 1;
-        had.is_mute |= (had.heard < number && !wrote) || had.is_always_late();
+        had.is_mute |= (had.acknowledged < number && !wrote) || had.is_always_late();
         had.is_mute
     }
 

@@ -77,16 +77,16 @@ impl Model {
                     .extract_if(.., |(of, _, _, waited)| *of == number && overlaps(*waited, range))
                     .map(|(_, session, wait, _)| (session, wait))
                     .collect();
-                let mut heard: Vec<(SessionId, u64)> = Vec::new();
+                let mut received: Vec<(SessionId, u64)> = Vec::new();
                 for (session, event) in told {
                     let Event::Changed { wait, lane, number: now } = event else { panic!("{event:?}") };
                     assert_eq!(lane, place(number).1);
                     self.given.push((number, now, self.changes.len()));
-                    heard.push((session, wait));
+                    received.push((session, wait));
                 }
                 expected.sort_unstable();
-                heard.sort_unstable();
-                assert_eq!(heard, expected, "who waits for these bytes is told, and nobody else");
+                received.sort_unstable();
+                assert_eq!(received, expected, "who waits for these bytes is told, and nobody else");
             }
             Act::Ask { place: number, range, back, session: of, waits } => {
                 let given = self.given.iter().rev().filter(|(place, ..)| *place == number).nth(back).copied();

@@ -76,13 +76,13 @@ impl SlotState {
             ));
         };
         self.drop_locks(caller.token.session, request.inode, effects);
-        let unheard = self.end_handover(request.inode, caller.token.session, true, effects);
+        let wrote = self.end_handover(request.inode, caller.token.session, true, effects);
         let inode = self.inode_mut(request.inode)?;
         if let Some(modified) = request.modified.filter(|_| write) {
             inode.modified = inode.modified.max(modified);
             inode.changed = caller.now;
             inode.content_changed_by(caller.who);
-        } else if unheard {
+        } else if wrote {
             // It is not known whether its kernel has written since the times were reported last.
             inode.changed = caller.now;
         }

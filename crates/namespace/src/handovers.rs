@@ -53,7 +53,7 @@ impl SlotState {
     }
 
     /// Whether its bytes may change without notice.
-    pub(crate) fn is_written_unheard(&self, inode: InodeId) -> bool {
+    pub(crate) fn may_change_unnoticed(&self, inode: InodeId) -> bool {
         let may_write = |handover: &Handover| {
             handover.loose == Some(Loose::Writes) || handover.sessions.values().any(|write| *write)
         };

@@ -56,7 +56,7 @@ struct Listener {
     /// None of its leases expires before.
     renewed_until: u64,
     /// The recalls that it has not acknowledged.
-    unheard: BTreeMap<u64, Subject>,
+    unacknowledged: BTreeMap<u64, Subject>,
     /// The newest recall whose time it let pass; 0: none. It gets no leases and renews none before it has done
     /// that recall, so that a session that acknowledges nothing does not delay others for long.
     ran_out: u64,
@@ -69,7 +69,7 @@ struct Listener {
 impl Listener {
     /// Whether one more of its leases may be recalled.
     fn is_told_of_all(&self) -> bool {
-        self.unheard.len() < limits::RECALLS_UNHEARD_PER_SESSION_MAX
+        self.unacknowledged.len() < limits::RECALLS_UNACKNOWLEDGED_PER_SESSION_MAX
     }
 }
 
@@ -163,7 +163,7 @@ impl Leases {
             return None;
         }
         listener.renewed_until = now + HOLD_MILLIS;
-        let newest = listener.unheard.last_key_value().map_or(0, |(number, _)| *number);
+        let newest = listener.unacknowledged.last_key_value().map_or(0, |(number, _)| *number);
         Some(Renewal { taken: listener.taken, newest })
     }
 
@@ -233,9 +233,9 @@ impl Leases {
             let until = listener.renewed_until.max(given + HOLD_MILLIS);
             if until > now {
                 waiting.push((session, until));
-                listener.unheard.insert(number, subject);
+                listener.unacknowledged.insert(number, subject);
             } else if listener.is_told_of_all() {
-                listener.unheard.insert(number, subject);
+                listener.unacknowledged.insert(number, subject);
             } else {
                 listener.taken += 1;
             }
@@ -256,15 +256,15 @@ impl Leases {
         self.recalls.insert(number, Pending { subject, waiting });
     }
 
-    /// A session asks for recalls, and has done all up to `heard`. Returns whether another request may have
+    /// A session asks for recalls, and has done all up to this number. Returns whether another request may have
     /// waited for one of these.
-    pub fn heard(&mut self, session: SessionId, heard: u64) -> bool {
+    pub fn acknowledge(&mut self, session: SessionId, up_to: u64) -> bool {
         let listener = self.sessions.entry(session).or_default();
-        if listener.ran_out <= heard {
+        if listener.ran_out <= up_to {
             listener.ran_out = 0;
         }
-        let rest = listener.unheard.split_off(&heard.saturating_add(1));
-        let done = std::mem::replace(&mut listener.unheard, rest);
+        let rest = listener.unacknowledged.split_off(&up_to.saturating_add(1));
+        let done = std::mem::replace(&mut listener.unacknowledged, rest);
         let is_any = !done.is_empty();
         for number in done.into_keys() {
             self.no_longer_waits(number, session);
@@ -274,14 +274,15 @@ impl Leases {
 
     /// The recalls that a session still has to acknowledge, as many as one answer holds.
     #[must_use]
-    pub fn unheard(&self, session: SessionId) -> Vec<Recall> {
-        let unheard = self.sessions.get(&session).into_iter().flat_map(|listener| &listener.unheard);
+    pub fn unacknowledged(&self, session: SessionId) -> Vec<Recall> {
+        let unacknowledged =
+            self.sessions.get(&session).into_iter().flat_map(|listener| &listener.unacknowledged);
         let recall = |(number, subject): (&u64, &Subject)| Recall {
             number: *number,
             inode: subject.0,
             what: subject.1,
         };
-        unheard.take(limits::EVENTS_PER_ANSWER_MAX).map(recall).collect()
+        unacknowledged.take(limits::EVENTS_PER_ANSWER_MAX).map(recall).collect()
     }
 
     /// Stops the waits for sessions whose time has passed. They learn of it when they ask again.
@@ -319,8 +320,9 @@ impl Leases {
 
     /// A session has ended: it has no leases any more.
     pub fn end_session(&mut self, session: SessionId) {
-        let unheard = self.sessions.remove(&session).map(|listener| listener.unheard).unwrap_or_default();
-        for number in unheard.into_keys() {
+        let unacknowledged =
+            self.sessions.remove(&session).map(|listener| listener.unacknowledged).unwrap_or_default();
+        for number in unacknowledged.into_keys() {
             self.no_longer_waits(number, session);
         }
         self.holders.retain(|_, holders| {

@@ -93,7 +93,7 @@ struct Believed {
 struct Renewing {
     /// How often leases had been taken from it, and since when it knows that.
     taken: Option<(u64, u64)>,
-    heard_to: u64,
+    acknowledged_to: u64,
 }
 
 impl Model {
@@ -118,7 +118,7 @@ impl Model {
     /// when it asked.
     fn renew(&mut self, who: SessionId, asked: u64, renewal: Renewal) {
         let renewing = self.renewing.entry(who).or_default();
-        if renewal.newest > renewing.heard_to {
+        if renewal.newest > renewing.acknowledged_to {
             return;
         }
         let (taken, since) = *renewing.taken.get_or_insert((renewal.taken, self.now));
@@ -172,19 +172,19 @@ proptest! {
                 }
                 Act::Hear { session: who } => {
                     let who = session(who);
-                    let told = leases.unheard(who);
+                    let told = leases.unacknowledged(who);
                     for recall in &told {
                         model.believed.remove(&(who, (recall.inode, recall.what)));
                     }
                     let newest = told.last().map_or(0, |recall| recall.number);
                     let renewing = model.renewing.entry(who).or_default();
-                    renewing.heard_to = renewing.heard_to.max(newest);
+                    renewing.acknowledged_to = renewing.acknowledged_to.max(newest);
                 }
                 Act::Acknowledge { session: who } => {
                     let who = session(who);
-                    leases.heard(who, model.renewing.get(&who).map_or(0, |renewing| renewing.heard_to));
+                    leases.acknowledge(who, model.renewing.get(&who).map_or(0, |renewing| renewing.acknowledged_to));
                 }
-                Act::Begin { session: who } => _ = leases.heard(session(who), 0),
+                Act::Begin { session: who } => _ = leases.acknowledge(session(who), 0),
                 Act::End { session: who } => {
                     let who = session(who);
                     model.believed.retain(|(holder, _), _| *holder != who);
@@ -216,7 +216,7 @@ proptest! {
 fn who_lets_a_recall_run_out_gets_nothing_before_it_asks_again() {
     let (mut leases, file) = (Leases::default(), inode(0));
     assert!(!leases.give(session(0), file, Leased::Attributes, 0), "nobody hears of its recalls");
-    leases.heard(session(0), 0);
+    leases.acknowledge(session(0), 0);
     assert!(leases.give(session(0), file, Leased::Attributes, 0));
     assert!(!leases.changed(file, Leased::Names, None, 1), "that is another lease");
     assert!(leases.changed(file, Leased::Attributes, Some(session(1)), 1));
@@ -226,28 +226,28 @@ fn who_lets_a_recall_run_out_gets_nothing_before_it_asks_again() {
     assert_eq!(leases.newest_pending(file.slot()), None);
     let later = HOLD_MILLIS + limits::LEASE_REST_MILLIS;
     assert!(!leases.give(session(0), file, Leased::Attributes, later));
-    leases.heard(session(0), 0);
+    leases.acknowledge(session(0), 0);
     assert!(!leases.give(session(0), file, Leased::Attributes, later), "it has not done it");
     assert_eq!(leases.renew(session(0), later), None, "so it delays nobody any more");
-    leases.heard(session(0), 1);
+    leases.acknowledge(session(0), 1);
     assert!(leases.give(session(0), file, Leased::Attributes, later));
 }
 
 #[test]
 fn who_listens_and_has_done_nothing_since_ends_nobodys_wait() {
     let (mut leases, file) = (Leases::default(), inode(0));
-    assert!(!leases.heard(session(0), 0) && !leases.heard(session(0), 0));
+    assert!(!leases.acknowledge(session(0), 0) && !leases.acknowledge(session(0), 0));
     assert!(leases.give(session(0), file, Leased::Attributes, 0));
     assert!(leases.changed(file, Leased::Attributes, None, 1));
-    assert!(!leases.heard(session(0), 0), "it has not done it");
-    assert!(leases.heard(session(0), 1) && !leases.heard(session(0), 1));
+    assert!(!leases.acknowledge(session(0), 0), "it has not done it");
+    assert!(leases.acknowledge(session(0), 1) && !leases.acknowledge(session(0), 1));
 }
 
 // SEMANTICS 138.2
 #[test]
-fn who_has_done_a_recall_and_is_not_heard_in_time_is_waited_for_as_it_renewed() {
+fn a_holder_that_has_done_a_recall_and_acknowledges_it_late_is_waited_for_as_it_renewed() {
     let (mut leases, file, other) = (Leases::default(), inode(0), inode(1));
-    leases.heard(session(0), 0);
+    leases.acknowledge(session(0), 0);
     assert!(leases.give(session(0), file, Leased::Attributes, 0));
     assert!(leases.give(session(0), other, Leased::Attributes, 0));
     assert!(leases.changed(file, Leased::Attributes, None, 1));
@@ -256,14 +256,14 @@ fn who_has_done_a_recall_and_is_not_heard_in_time_is_waited_for_as_it_renewed() 
     assert!(leases.changed(other, Leased::Attributes, None, HOLD_MILLIS));
     assert_eq!(leases.pending_until(other.slot(), 2), Some(2 * HOLD_MILLIS - 1), "it goes by it");
     leases.pass(2 * HOLD_MILLIS);
-    assert_eq!(leases.renew(session(0), 2 * HOLD_MILLIS), None, "and by no other before it is heard");
+    assert_eq!(leases.renew(session(0), 2 * HOLD_MILLIS), None, "and by no other before it is acknowledged");
 }
 
 // SEMANTICS 78.1
 #[test]
 fn a_full_table_gives_nothing_and_keeps_what_it_gave() {
     let mut leases = Leases::default();
-    leases.heard(session(0), 0);
+    leases.acknowledge(session(0), 0);
     let one = |number: usize| InodeId::new(Slot(1), number as u64);
     for number in 0..limits::LEASES_PER_SERVER_MAX {
         assert!(leases.give(session(0), one(number), Leased::Attributes, 10));
@@ -279,7 +279,7 @@ fn a_full_table_gives_nothing_and_keeps_what_it_gave() {
 #[test]
 fn what_changes_while_nobody_is_waited_for_is_told_before_anything_is_renewed() {
     let (mut leases, file, other) = (Leases::default(), inode(0), inode(1));
-    leases.heard(session(0), 0);
+    leases.acknowledge(session(0), 0);
     assert!(leases.give(session(0), file, Leased::Attributes, 0));
     assert!(leases.give(session(0), other, Leased::Attributes, 0));
     assert_eq!(leases.renew(session(0), 700), Some(Renewal { taken: 0, newest: 0 }));
@@ -289,11 +289,11 @@ fn what_changes_while_nobody_is_waited_for_is_told_before_anything_is_renewed() 
     assert_eq!(leases.renew(session(0), later), Some(Renewal { taken: 0, newest: 1 }));
     assert!(leases.changed(other, Leased::Attributes, None, later + 1), "what is left is renewed");
     assert_eq!(leases.newest_pending(other.slot()), Some(2));
-    assert_eq!(leases.unheard(session(0)).len(), 2);
+    assert_eq!(leases.unacknowledged(session(0)).len(), 2);
     leases.pass(later + HOLD_MILLIS);
     assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), None, "it let a recall run out");
-    assert_eq!(leases.unheard(session(0)).len(), 2, "and is told of it when it asks");
-    leases.heard(session(0), 2);
+    assert_eq!(leases.unacknowledged(session(0)).len(), 2, "and is told of it when it asks");
+    leases.acknowledge(session(0), 2);
     assert_eq!(leases.renew(session(0), later + HOLD_MILLIS), Some(Renewal { taken: 0, newest: 0 }));
 }
 
@@ -301,18 +301,21 @@ fn what_changes_while_nobody_is_waited_for_is_told_before_anything_is_renewed() 
 #[test]
 fn who_does_not_hear_what_changes_gets_no_more_and_loses_what_it_cannot_be_told() {
     let mut leases = Leases::default();
-    leases.heard(session(0), 0);
+    leases.acknowledge(session(0), 0);
     let one = |number: usize| InodeId::new(Slot(1), number as u64);
-    for number in 0..=limits::RECALLS_UNHEARD_PER_SESSION_MAX {
+    for number in 0..=limits::RECALLS_UNACKNOWLEDGED_PER_SESSION_MAX {
         assert!(leases.give(session(0), one(number), Leased::Attributes, 0));
     }
-    for number in 0..=limits::RECALLS_UNHEARD_PER_SESSION_MAX {
+    for number in 0..=limits::RECALLS_UNACKNOWLEDGED_PER_SESSION_MAX {
         leases.changed(one(number), Leased::Attributes, None, HOLD_MILLIS);
     }
-    assert_eq!(leases.sessions[&session(0)].unheard.len(), limits::RECALLS_UNHEARD_PER_SESSION_MAX);
+    assert_eq!(
+        leases.sessions[&session(0)].unacknowledged.len(),
+        limits::RECALLS_UNACKNOWLEDGED_PER_SESSION_MAX
+    );
     assert_eq!(leases.renew(session(0), HOLD_MILLIS), None);
     assert!(!leases.give(session(0), one(0), Leased::Names, HOLD_MILLIS));
-    leases.heard(session(0), limits::RECALLS_UNHEARD_PER_SESSION_MAX as u64);
+    leases.acknowledge(session(0), limits::RECALLS_UNACKNOWLEDGED_PER_SESSION_MAX as u64);
     assert_eq!(leases.renew(session(0), HOLD_MILLIS), Some(Renewal { taken: 1, newest: 0 }));
 }
 
@@ -320,8 +323,8 @@ fn who_does_not_hear_what_changes_gets_no_more_and_loses_what_it_cannot_be_told(
 #[test]
 fn leases_that_make_room_for_others_are_not_renewed() {
     let mut leases = Leases::default();
-    leases.heard(session(0), 0);
-    leases.heard(session(1), 0);
+    leases.acknowledge(session(0), 0);
+    leases.acknowledge(session(1), 0);
     let one = |number: usize| InodeId::new(Slot(1), number as u64);
     for number in 0..limits::LEASES_PER_SERVER_MAX {
         assert!(leases.give(session(0), one(number), Leased::Attributes, 0));
@@ -332,7 +335,7 @@ fn leases_that_make_room_for_others_are_not_renewed() {
     let over = 2 * HOLD_MILLIS - 1;
     assert!(leases.changed(one(7), Leased::Attributes, None, over - 1));
     assert_eq!(leases.pending_until(Slot(1), 1), Some(over), "who believes is waited for");
-    leases.heard(session(0), 1);
+    leases.acknowledge(session(0), 1);
     assert!(leases.give(session(1), one(0), Leased::Names, over), "one was recalled");
     assert!(leases.give(session(1), one(1), Leased::Names, over), "all others are over");
     assert_eq!(leases.given, 2);
@@ -345,7 +348,7 @@ fn leases_that_make_room_for_others_are_not_renewed() {
 fn a_full_table_is_looked_through_when_something_may_be_over() {
     let mut leases = Leases::with_room_for(2);
     for who in 0..3 {
-        leases.heard(session(who), 0);
+        leases.acknowledge(session(who), 0);
     }
     let one = |number: u64| InodeId::new(Slot(1), number);
     assert!(leases.give(session(0), one(0), Leased::Attributes, 0));

@@ -76,12 +76,13 @@ impl SlotState {
         }
     }
 
-    /// The lane has confirmed its file's generation (`heard`), or cannot be reached now.
-    pub(crate) fn cut_reported(&mut self, lane: LaneId, heard: bool, effects: &mut Vec<Effect>) {
+    /// The lane has confirmed its file's generation, or cannot be reached now.
+    pub(crate) fn cut_reported(&mut self, lane: LaneId, confirmed: bool, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get_mut(&lane.inode).map(|inode| &mut inode.body) else {
             return;
         };
-        let answers = if heard { file.cut_done(lane.lane) } else { file.lane_need_not_be_awaited(lane.lane) };
+        let answers =
+            if confirmed { file.cut_done(lane.lane) } else { file.lane_need_not_be_awaited(lane.lane) };
         for TruncateAnswer { token, attributes, .. } in answers {
             self.conclude(token, Ok(Some(Reply::Attributes(Box::new(attributes)))), effects);
         }

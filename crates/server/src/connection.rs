@@ -454,7 +454,7 @@ fn begin_or_resume(
         return Err(Error::new(ErrorKind::Denied, text));
     }
     if known || request.resume {
-        return server.durable.borrow_mut().sessions.heard(session, clock::instant()).map(drop);
+        return server.durable.borrow_mut().sessions.note_alive(session, clock::instant()).map(drop);
     }
     server.durable.borrow().sessions.has_room(host.is_some())?;
     let label = shown_label(&request.label);

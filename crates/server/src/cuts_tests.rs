@@ -94,12 +94,12 @@ fn so_is_that_of_a_small_file() {
 fn a_home_asks_until_the_recalls_of_another_server_are_over_and_cuts_again_in_its_next_life() {
     let server = TestServer::start(2);
     run(async {
-        let (heard, asked) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
+        let (received, asked) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
         let says = {
-            let (heard, asked) = (heard.clone(), asked.clone());
+            let (received, asked) = (received.clone(), asked.clone());
             move |kind| {
-                let first = !heard.borrow().contains(&Kind::QueryRecalls);
-                heard.borrow_mut().push(kind);
+                let first = !received.borrow().contains(&Kind::QueryRecalls);
+                received.borrow_mut().push(kind);
                 match kind {
                     Kind::CutLane if first => {
                         Some(Ok(encode_body(&LaneCut { life: 7, recalls: vec![3, 5] })))
@@ -120,7 +120,7 @@ fn a_home_asks_until_the_recalls_of_another_server_are_over_and_cuts_again_in_it
         let inode = create(&mut client, 1, name("a")).await.unwrap();
         extend_and_cut(&mut client, 2, inode, Generation::FIRST).await.unwrap();
         let about_cuts = |kind: &&Kind| [Kind::CutLane, Kind::QueryRecalls].contains(kind);
-        let cuts: Vec<Kind> = heard.borrow().iter().filter(about_cuts).copied().collect();
+        let cuts: Vec<Kind> = received.borrow().iter().filter(about_cuts).copied().collect();
         let (cut, ask) = (Kind::CutLane, Kind::QueryRecalls);
         assert_eq!(cuts, [cut, ask, ask, ask, cut]);
         peer.abort();

@@ -111,7 +111,7 @@ impl Two {
     }
 
     pub(crate) async fn recalled(&mut self) -> News {
-        self.listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap()
+        self.listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap()
     }
 
     pub(crate) async fn end_all(&mut self) {
@@ -435,8 +435,11 @@ fn what_others_changed_before_a_server_died_is_not_taken_back_by_who_had_yet_to_
         back(3, PAGE as u64, &page).await.unwrap();
         // The holder has dropped everything.
         let mut listener = Client::user(&two.server.address, 1).await;
-        let life =
-            listener.ask(&Listen { leases: true, heard: 0, told: 0, life: u64::MAX }).await.unwrap().life;
+        let life = listener
+            .ask(&Listen { leases: true, acknowledged: 0, received: 0, life: u64::MAX })
+            .await
+            .unwrap()
+            .life;
         for life in [life + 1, life] {
             assert!(back(4, 0, &page).await.is_err(), "not of another life");
             listener.ask(&EndRecalls { done: Vec::new(), blocked: Vec::new(), life }).await.unwrap();
@@ -506,7 +509,8 @@ fn who_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_when_the_file_
         while looker.ask(&look).await.unwrap().bytes.is_some() {
             tokio::task::yield_now().await;
         }
-        let recalls = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
+        let recalls =
+            listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap();
         assert_eq!(
             recalls.data.iter().map(|recall| (recall.inode, recall.lane)).collect::<Vec<_>>(),
             [(inode, None)]

@@ -142,7 +142,7 @@ impl Server {
             let answered = answer.await.expect("asking a peer does not panic");
             waits.extend(answered.map_err(|failure| failure.error)?.waits);
         }
-        known.heard(&owners, &waits);
+        known.learn(&owners, &waits);
         Ok(waits)
     }
 

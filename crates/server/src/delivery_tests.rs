@@ -157,12 +157,12 @@ fn the_heir_of_a_forgotten_server_gets_what_it_was_owed() {
 fn a_delivery_that_is_refused_is_owed_all_the_same() {
     let server = TestServer::start(2);
     run(async {
-        let heard = Rc::new(RefCell::new(Vec::new()));
+        let received = Rc::new(RefCell::new(Vec::new()));
         let drops = Rc::new(Cell::new(0));
         let says = {
-            let (heard, drops) = (heard.clone(), drops.clone());
+            let (received, drops) = (received.clone(), drops.clone());
             move |kind| {
-                heard.borrow_mut().push(kind);
+                received.borrow_mut().push(kind);
                 if kind == Kind::DropLane {
                     drops.set(drops.get() + 1);
                     if drops.get() < 3 {

@@ -64,7 +64,8 @@ fn is_seen_to_wait() -> bool {
 
         // A session that does not listen gets no lease.
         let listening = tokio::task::spawn_local(async move {
-            let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
+            let told =
+                listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap();
             (listener, told)
         });
         let lease = LeaseAttributes { inode, names: false };
@@ -119,9 +120,10 @@ fn is_seen_to_wait() -> bool {
         }
 
         let (mut listener, told) = listening.await.unwrap();
-        let heard = told.recalls.iter().map(|recall| recall.number).max().expect("something was recalled");
+        let acknowledged =
+            told.recalls.iter().map(|recall| recall.number).max().expect("something was recalled");
         tokio::task::spawn_local(async move {
-            listener.ask(&Listen { leases: true, heard, told: 0, life: 0 }).await
+            listener.ask(&Listen { leases: true, acknowledged, received: 0, life: 0 }).await
         });
         changer.answer::<Attributes>().await.unwrap();
         assert!(changer.answer::<Opened>().await.is_ok(), "the second answer comes second");
@@ -138,11 +140,11 @@ fn what_a_session_makes_is_leased_to_it_where_it_hears_of_recalls() {
         let mut maker = Client::user(&server.address, 1).await;
         let mut listener = another(&maker, &server.address).await;
         let mut changer = Client::user(&server.address, 2).await;
-        let unheard: Opened = maker.change(1, 0, &create("unheard")).await.unwrap();
-        assert_eq!(unheard.leased, EntryLeased::default(), "nobody would hear of a recall");
+        let unleased: Opened = maker.change(1, 0, &create("unleased")).await.unwrap();
+        assert_eq!(unleased.leased, EntryLeased::default(), "nobody would hear of a recall");
 
         let listening = tokio::task::spawn_local(async move {
-            listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap()
+            listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap()
         });
         let mut sequence = 1;
         let made = loop {

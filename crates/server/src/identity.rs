@@ -99,11 +99,11 @@ impl Server {
                 Err(denied(header, "is for the pool's owner, not for a session of a host"))
             }
             Bound::Client(session) => {
-                let who = self.heard(session)?;
+                let who = self.user_of_session(session)?;
                 Ok((Identity { who, on_behalf: false }, body))
             }
             Bound::Host(session) => {
-                let who = self.heard(session)?;
+                let who = self.user_of_session(session)?;
                 if claims {
                     return self.user_of_host(header, body);
                 }
@@ -113,8 +113,8 @@ impl Server {
         }
     }
 
-    fn heard(&self, session: SessionId) -> Result<Credentials> {
-        self.durable.borrow_mut().sessions.heard(session, clock::instant())
+    fn user_of_session(&self, session: SessionId) -> Result<Credentials> {
+        self.durable.borrow_mut().sessions.note_alive(session, clock::instant())
     }
 
     /// The user for whom a host's session asks.

@@ -37,7 +37,7 @@ async fn absence_known(client: &mut Client, text: &str) {
 /// The first recalls that the session gets.
 fn listen(mut listener: Client) -> tokio::task::JoinHandle<Vec<Recall>> {
     tokio::task::spawn_local(async move {
-        listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap().recalls
+        listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap().recalls
     })
 }
 
@@ -175,9 +175,9 @@ fn a_directory_comes_along_only_while_the_name_is_as_it_was_told() {
             tokio::task::spawn_local(async move { other.change(1, 0, &make("x")).await.unwrap() });
         let recalls = told.await.unwrap();
         let mut listener = client.another(&server.address).await;
-        let heard = recalls.iter().map(|recall| recall.number).max().unwrap();
+        let acknowledged = recalls.iter().map(|recall| recall.number).max().unwrap();
         let _listening = tokio::task::spawn_local(async move {
-            listener.ask(&Listen { leases: true, heard, told: 0, life: 0 }).await.unwrap()
+            listener.ask(&Listen { leases: true, acknowledged, received: 0, life: 0 }).await.unwrap()
         });
         other_made.await.unwrap();
         loop {

@@ -23,7 +23,7 @@ impl Server {
         let poll = self.events.begin(session);
         // This wakes tasks that wait for acknowledgements, and every listening session: only if something has
         // changed.
-        if request.leases && self.leases.leases.borrow_mut().heard(session, request.heard) {
+        if request.leases && self.leases.leases.borrow_mut().acknowledge(session, request.acknowledged) {
             self.leases.changed.notify_waiters();
         }
         let nothing = || News { life: self.data.life, ..News::default() };
@@ -62,8 +62,8 @@ impl Server {
     fn news(&self, session: SessionId, epoch: Epoch, request: &Listen) -> Option<News> {
         let life = self.data.life;
         let news = News {
-            recalls: self.leases.leases.borrow().unheard(session),
-            data: self.data.unacknowledged(session, request.told),
+            recalls: self.leases.leases.borrow().unacknowledged(session),
+            data: self.data.unacknowledged(session, request.received),
             delegations: self.delegations.tell(session, clock::instant()),
             events: self.events.take(session),
             map: self.membership.newer_than(epoch),

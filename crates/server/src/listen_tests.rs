@@ -12,7 +12,7 @@ use crate::testing::{Client, TestServer, run};
 const NO_LIFE: u64 = u64::MAX;
 
 fn asks(leases: bool, life: u64) -> Listen {
-    Listen { leases, heard: 0, told: 0, life }
+    Listen { leases, acknowledged: 0, received: 0, life }
 }
 
 #[test]

@@ -65,7 +65,7 @@ async fn holder(server: &TestServer) -> (Client, InodeId, Delegated) {
     let mut listener = client.another(&server.address).await;
     tokio::task::spawn_local(async move {
         loop {
-            if listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.is_err() {
+            if listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.is_err() {
                 return;
             }
         }
@@ -151,7 +151,7 @@ fn nobody_is_answered_out_of_a_slot_before_its_holder_has_given_it_back() {
 
 // SEMANTICS 142.3
 #[test]
-fn what_a_holder_promised_who_is_not_heard_is_refused_and_others_go_on() {
+fn what_a_silent_holder_promised_is_refused_and_others_go_on() {
     let server = TestServer::start(1);
     run(async {
         let (mut client, _, delegated) = holder(&server).await;

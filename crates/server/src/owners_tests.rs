@@ -30,7 +30,8 @@ async fn acknowledging<T>(owner: &Client, address: &str, answer: impl Future<Out
     let mut listener = owner.another(address).await;
     let acknowledging = async {
         loop {
-            let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
+            let told =
+                listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap();
             let done = told.data.iter().map(|recall| recall.number).collect();
             listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
         }

@@ -204,7 +204,7 @@ pub async fn end_silent_sessions(server: Rc<Server>) {
         let now = clock::instant();
         if now.duration_since(moment) >= LATE {
             // This process itself was suspended: what sessions sent meanwhile still has to be read.
-            server.durable.borrow_mut().sessions.heard_all(now);
+            server.durable.borrow_mut().sessions.note_all_alive(now);
         }
         let expired = server.durable.borrow().sessions.expired(now);
         for session in expired {

@@ -26,7 +26,7 @@ pub struct SessionRecord {
 
 struct Session {
     record: SessionRecord,
-    last_heard: Instant,
+    last_seen: Instant,
 }
 
 /// The sessions of one server.
@@ -38,7 +38,7 @@ pub struct Sessions {
 impl Sessions {
     /// Adds a session; the caller has logged it.
     pub fn insert(&mut self, record: SessionRecord, now: Instant) {
-        self.open.insert(record.session, Session { record, last_heard: now });
+        self.open.insert(record.session, Session { record, last_seen: now });
     }
 
     /// Checks whether one more session, of a host or of the owner, may be opened.
@@ -59,10 +59,10 @@ impl Sessions {
 
     /// Notes that the session has sent something, and returns the user as whom it acts; Stale when it has
     /// ended.
-    pub fn heard(&mut self, session: SessionId, now: Instant) -> Result<Credentials> {
+    pub fn note_alive(&mut self, session: SessionId, now: Instant) -> Result<Credentials> {
         match self.open.get_mut(&session) {
             Some(open) => {
-                open.last_heard = now;
+                open.last_seen = now;
                 Ok(open.record.who.clone())
             }
             None => Err(Error::new(
@@ -73,8 +73,8 @@ impl Sessions {
     }
 
     /// Starts the expiry of every session anew.
-    pub fn heard_all(&mut self, now: Instant) {
-        self.open.values_mut().for_each(|open| open.last_heard = now);
+    pub fn note_all_alive(&mut self, now: Instant) {
+        self.open.values_mut().for_each(|open| open.last_seen = now);
     }
 
     /// Whether the session is open.
@@ -99,13 +99,13 @@ impl Sessions {
 
     /// Sessions that have sent nothing for too long.
     pub fn expired(&self, now: Instant) -> Vec<SessionId> {
-        let silent = |open: &Session| now.duration_since(open.last_heard) >= Self::expiry();
+        let silent = |open: &Session| now.duration_since(open.last_seen) >= Self::expiry();
         self.open.iter().filter(|(_, open)| silent(open)).map(|(id, _)| *id).collect()
     }
 
     /// When the next session expires if it sends nothing; `None` without sessions.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.open.values().map(|open| open.last_heard + Self::expiry()).min()
+        self.open.values().map(|open| open.last_seen + Self::expiry()).min()
     }
 
     /// What is kept over a restart, for snapshots.

@@ -75,7 +75,8 @@ impl Small {
     /// The holder reports that it cannot drop yet what is recalled from it.
     async fn drop_nothing(&self, server: &TestServer) {
         let mut listener = self.holder.another(&server.address).await;
-        let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
+        let told =
+            listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap();
         let blocked = told.data.iter().map(|recall| recall.number).collect();
         listener.ask(&EndRecalls { done: Vec::new(), blocked, life: 0 }).await.unwrap();
     }
@@ -207,7 +208,8 @@ fn who_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_grown() {
         // What it reads elsewhere in the lane does not make that page valid.
         small.keep_of_lane(2 * PAGE as u64).await;
         assert_eq!(small.back_to_lane(2).await.unwrap_err().kind(), ErrorKind::Stale);
-        let told = listener.ask(&Listen { leases: true, heard: 0, told: 0, life: 0 }).await.unwrap();
+        let told =
+            listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap();
         let done = told.data.iter().map(|recall| recall.number).collect();
         listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
         // It has dropped the page, and reads it anew.

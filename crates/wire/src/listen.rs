@@ -19,10 +19,10 @@ pub struct Listen {
     /// The session relies on leases. Otherwise it is given none, and receives nothing else.
     pub leases: bool,
     /// Recalls up to this number are done: the session no longer relies on their leases. 0 on a new connection.
-    pub heard: u64,
+    pub acknowledged: u64,
     /// Data recalls up to this number were received; they are acknowledged by [`crate::leases::EndRecalls`]. 0
     /// on a new connection: all that are not acknowledged are sent again.
-    pub told: u64,
+    pub received: u64,
     /// The server's incarnation as far as the client knows; if that is not this one, the request is answered
     /// at once. 0: not known yet.
     pub life: u64,

@@ -103,7 +103,7 @@ mod tests {
     // SEMANTICS 112
     #[test]
     fn what_is_told_unasked_can_be() {
-        let listen = Listen { leases: true, heard: 0, told: 0, life: 0 };
+        let listen = Listen { leases: true, acknowledged: 0, received: 0, life: 0 };
         let recalled = |lane, start, end| {
             let data = vec![DataRecall { number: 1, inode: InodeId(7), lane, start, end }];
             listen.fits(&News { data, life: 1, ..News::default() })

@@ -150,7 +150,7 @@ pub fn more_threads_than_places() {
 pub fn renewals_while_recalls_are_heard() {
     let renewals = Arc::new(Renewals::default());
     let (server, epoch, life) = (ServerId(0), Epoch(1), 5);
-    renewals.heard(server, (life, epoch), None);
+    renewals.note_done(server, (life, epoch), None);
     let newest = Arc::new(AtomicUsize::new(0));
     let (asked, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut threads: Vec<_> = [true, true, false]
@@ -175,7 +175,7 @@ pub fn renewals_while_recalls_are_heard() {
         newest.store(1, Ordering::SeqCst);
         thread::yield_now();
         done.store(1, Ordering::SeqCst);
-        renewals.heard(server, (life, epoch), Some(1));
+        renewals.note_done(server, (life, epoch), Some(1));
     }));
     all(threads);
     assert!(
@@ -259,7 +259,7 @@ pub fn a_wait_that_is_granted_and_given_up() {
     let lost = waits.clone();
     threads.push(thread::spawn(move || {
         for request in lost.begin_asking(|_| true) {
-            lost.not_heard(request.wait);
+            lost.not_answered(request.wait);
         }
     }));
     let (giver, given_up) = (waits.clone(), ends.clone());

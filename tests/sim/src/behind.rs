@@ -47,7 +47,7 @@ pub enum BehindBug {
     None,
     /// Each look at a slot that is delegated begins the wait anew.
     WaitsAnew,
-    /// A holder that was not heard loses the slot that was wanted, and keeps its others.
+    /// A holder that does not answer loses the slot that was wanted, and keeps its others.
     WaitsForEach,
     /// Nobody waits for a holder.
     AnswersAtOnce,
@@ -215,7 +215,7 @@ struct Run {
     waiting: Vec<Waiting>,
     told_once: bool,
     last: u64,
-    /// What the mount has promised and not heard of: by number, in which slot and when.
+    /// What the mount has promised and has no answer for: by number, in which slot and when.
     owed: BTreeMap<u64, (Slot, u64)>,
     /// What was done in each slot, in its order; when somebody else was answered last.
     done: BTreeMap<Slot, Vec<u64>>,
@@ -419,9 +419,9 @@ impl Run {
                 if done.contains(&false) {
                     self.promises.is_lost(slot);
                 }
-                let heard = self.promises.answered(slot, done.len());
+                let answered = self.promises.answered(slot, done.len());
                 self.promises.end_sending(slot, now);
-                for (promise, done) in heard.iter().zip(done) {
+                for (promise, done) in answered.iter().zip(done) {
                     let number = Change::of(promise).number;
                     self.owed.remove(&number);
                     if !done && self.gentle {
@@ -595,7 +595,7 @@ impl Run {
             ends.filter_map(|slot| Some((slot, self.delegation(slot)?))).collect();
         held.into_iter().try_for_each(|(slot, held)| self.end_delegation(slot, held))?;
         let kept = (0..SLOTS).map(Slot).find(|slot| self.delegation(*slot).is_some());
-        kept.map_or(Ok(()), |slot| Err(format!("{slot} is kept for a mount that was not heard in time")))
+        kept.map_or(Ok(()), |slot| Err(format!("{slot} is kept for a mount that did not answer in time")))
     }
 }
 

@@ -2,8 +2,8 @@
 //! changes and the outbox of what was given up, over a slot that three servers hand each other, and a network that delays and cuts.
 //!
 //! What holds: a call ends within 5 s, whatever its server does; where servers only restart, and slots move, none fails; a server that has
-//! left a call unanswered costs the next one no more than a sign of life; a change is made once, or not at all where its caller heard so;
-//! and one that was given up is not made any more once that was heard. A [`CallBug`] planted in what a client owes the rule must be found.
+//! left a call unanswered costs the next one no more than a sign of life; a change is made once, or not at all where its caller was told so;
+//! and one that was given up is not made any more once that was acknowledged. A [`CallBug`] planted in what a client owes the rule must be found.
 
 mod client;
 mod server;
@@ -47,8 +47,8 @@ pub enum CallBug {
     RenewsDeadlines,
     /// It is not noted that an answer was lost.
     ForgetsLostAnswers,
-    /// What is given up counts as heard when it was sent.
-    GivesUpUnheard,
+    /// What is given up counts as acknowledged when it was sent.
+    GivesUpUnacknowledged,
     /// An answer to an attempt that is over is taken for that to the next.
     MistakesAnswers,
 }
@@ -63,7 +63,7 @@ impl CallBug {
         CallBug::PausesForEver,
         CallBug::RenewsDeadlines,
         CallBug::ForgetsLostAnswers,
-        CallBug::GivesUpUnheard,
+        CallBug::GivesUpUnacknowledged,
         CallBug::MistakesAnswers,
     ];
 }
@@ -145,7 +145,7 @@ enum Told {
     Made(InodeId),
     /// It is not there, and will not be.
     No,
-    /// That was given up; whether it was there when the slot had heard so.
+    /// That was given up; whether it was there when the slot knew that.
     GivenUp {
         sequence: Sequence,
         was_there: Option<bool>,
@@ -263,7 +263,7 @@ impl Run {
         self.agenda.after(next, Event::Trouble);
     }
 
-    /// Everybody was told what is so, and what was given up has been heard.
+    /// Everybody was told what is so, and what was given up has been acknowledged.
     fn finish(&self) -> Result<(), String> {
         for client in &self.clients {
             if client.owes() > 0 {
@@ -280,7 +280,7 @@ impl Run {
                 Told::GivenUp { was_there: Some(was), .. } if there.is_some() != *was => {
                     return error("was given up when it was otherwise");
                 }
-                Told::GivenUp { was_there: None, .. } => return error("was given up, and nobody heard"),
+                Told::GivenUp { was_there: None, .. } => return error("was given up, and nobody knew"),
                 _ => {}
             }
         }

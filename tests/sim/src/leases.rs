@@ -113,7 +113,7 @@ enum Ask {
     Look { inode: InodeId },
     Change { inode: InodeId },
     Renew,
-    Listen { connection: u64, heard: u64, life: u64 },
+    Listen { connection: u64, acknowledged: u64, life: u64 },
 }
 
 #[derive(Clone, Debug)]

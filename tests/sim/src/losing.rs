@@ -94,7 +94,7 @@ struct Run {
     home: SlotValue,
     servers: Vec<Server>,
     files: Vec<File>,
-    /// A file that is being cut: answered when all of its lanes have heard so.
+    /// A file that is being cut: answered when all of its lanes have acknowledged that.
     cutting: Option<Cutting>,
     sequence: u64,
     now: i64,

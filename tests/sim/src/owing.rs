@@ -1,7 +1,7 @@
 //! The client's outbox in virtual time: the table that clients have ([`ramlace_client::pure::Owed`]), told by a heart and by threads that must
 //! not say anything new before, to homes that die, say nothing or lose answers.
 //!
-//! What holds: each subject's messages are heard in their order, each at least once, and all of them in the end; a home that answers has heard
+//! What holds: each subject's messages are received in their order, each at least once, and all of them in the end; a home that answers has received
 //! what it is owed two seconds after it was owed, and for how long other homes kept the heart waiting; one that does not is asked once and then ever
 //! less, and a silent one not at all, but after a sign of life. An [`OwingBug`] planted in what a teller owes the table must be found.
 
@@ -24,9 +24,9 @@ const RUN_MILLIS: u64 = 90_000;
 const PATIENCE_MILLIS: u64 = 1_000;
 /// A round that has begun goes on for so long.
 const ROUND_LONGEST_MILLIS: u64 = 500;
-/// A home that answers has heard by then, where no other keeps the heart waiting: a second of gathering, and another where its turn comes in a round
+/// A home that answers has received by then, where no other keeps the heart waiting: a second of gathering, and another where its turn comes in a round
 /// that began before.
-const HEARD_WITHIN_MILLIS: u64 = 2_300;
+const RECEIVED_WITHIN_MILLIS: u64 = 2_300;
 /// What a home has failed before counts for so long.
 const FAILURE_COUNTS_MILLIS: u64 = 3_000;
 /// An attempt at a home that failed before comes so much later.
@@ -37,8 +37,8 @@ const PAUSE_LEAST_MILLIS: u64 = 1_000;
 pub enum OwingBug {
     /// None.
     None,
-    /// A message counts as heard when it was sent.
-    CountsSentAsHeard,
+    /// A message counts as acknowledged when it was sent.
+    CountsSentAsAcknowledged,
     /// A message that is not answered goes behind the others of its subject.
     RepeatsLater,
     /// A subject that its home did not hear stays taken up.
@@ -58,7 +58,7 @@ pub enum OwingBug {
 impl OwingBug {
     /// All that can be planted.
     pub const ALL: [OwingBug; 8] = [
-        OwingBug::CountsSentAsHeard,
+        OwingBug::CountsSentAsAcknowledged,
         OwingBug::RepeatsLater,
         OwingBug::KeepsSubjects,
         OwingBug::ForgetsFailures,
@@ -74,8 +74,8 @@ tally! {
     OwingTally {
         /// Messages that were owed.
         owed,
-        /// Messages that a home heard.
-        heard,
+        /// Messages that a home received.
+        received,
         /// Of these, some for the second time.
         again,
         /// Attempts at homes that did not answer.
@@ -100,7 +100,7 @@ struct Attempt {
     subject: Subject,
     /// The heart's round; `None`: of a thread.
     round: Option<u64>,
-    /// When it is over, and whether its home is heard to have heard.
+    /// When it is over, and whether its home is known to have received it.
     over: u64,
     /// How long it took until then.
     took: u64,
@@ -122,7 +122,7 @@ struct Run {
     began: Instant,
     now: u64,
     homes: Vec<Does>,
-    /// Since when each does what it does, and when it last left an attempt unheard.
+    /// Since when each does what it does, and when it last left an attempt unanswered.
     since: Vec<u64>,
     failed_at: Vec<Option<u64>>,
     /// The same of the heart's attempts.
@@ -271,19 +271,19 @@ impl Run {
             _ => PATIENCE_MILLIS,
         };
         if does == Does::Hears {
-            self.is_heard(subject, &message)?;
+            self.receive(subject, &message)?;
         } else {
             self.tally.failed += 1;
         }
-        if self.bug == OwingBug::CountsSentAsHeard {
+        if self.bug == OwingBug::CountsSentAsAcknowledged {
             self.owed.told(subject);
         }
         self.attempts.push(Attempt { subject, round, over: now + takes, took: takes, answered });
         Ok(())
     }
 
-    /// A home hears a message.
-    fn is_heard(&mut self, subject: Subject, message: &Message) -> Result<(), String> {
+    /// A home receives a message.
+    fn receive(&mut self, subject: Subject, message: &Message) -> Result<(), String> {
         let (now, home) = (self.now, home_of(subject));
         let waiting = self.waiting.entry(subject).or_default();
         let number = match message {
@@ -293,7 +293,7 @@ impl Run {
             _ => waiting.last().map_or(0, |last| last.number),
         };
         let is_sign = matches!(message, Message::Times(_));
-        self.tally.heard += 1;
+        self.tally.received += 1;
         let count = waiting.iter().take_while(|waiting| waiting.number <= number).count();
         if count == 0 {
             self.tally.again += 1;
@@ -305,7 +305,7 @@ impl Run {
         for Waiting { owed_at, waits_before, .. } in waiting.drain(..count) {
             let lived = self.since[home] + FAILURE_COUNTS_MILLIS < owed_at || self.since[home] == 0;
             let failed = self.failed_at[home].is_some_and(|at| at + FAILURE_COUNTS_MILLIS > owed_at);
-            let within = HEARD_WITHIN_MILLIS + (self.waits - waits_before);
+            let within = RECEIVED_WITHIN_MILLIS + (self.waits - waits_before);
             if lived && !failed && now > owed_at + within {
                 return Err(format!("{subject:?} was owed at {owed_at} ms, and its home answers"));
             }
@@ -321,7 +321,7 @@ impl Run {
             let home = home_of(subject);
             if answered {
                 self.heart_failed_at[home] = None;
-                if self.bug != OwingBug::CountsSentAsHeard {
+                if self.bug != OwingBug::CountsSentAsAcknowledged {
                     self.owed.told(subject);
                 }
                 self.attempt(subject, round)?;
@@ -343,8 +343,8 @@ impl Run {
                 }
                 _ => {}
             }
-            let unheard = self.bug != OwingBug::ForgetsFailures;
-            self.owed.put_down(subject, unheard, self.clock());
+            let unanswered = self.bug != OwingBug::ForgetsFailures;
+            self.owed.put_down(subject, unanswered, self.clock());
         }
         Ok(())
     }
@@ -362,7 +362,7 @@ impl Run {
             *silent = *does == Does::Nothing;
         }
         if self.bug != OwingBug::NeverHearsOfLife {
-            self.owed.hear_of_life(self.clock());
+            self.owed.note_signs_of_life(self.clock());
         }
         self.beat_at = self.now + limits::HEARTBEAT_MILLIS;
         if self.bug == OwingBug::SleepsUntilTheBeat {

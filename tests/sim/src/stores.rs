@@ -1,7 +1,7 @@
 //! Stores into mapped files of which only their times tell, in virtual time: when a mount looks at them ([`ramlace_mount::looks`]), over programs that
 //! store when they like, a kernel that takes a while to forget files, and homes that take a while to answer.
 //!
-//! What holds: a home that answers has heard of a store 5 s after it at the latest. A [`StoreBug`] planted in what the mount's thread owes the
+//! What holds: a home that answers knows of a store 5 s after it at the latest. A [`StoreBug`] planted in what the mount's thread owes the
 //! rule must be found.
 
 use ramlace_mount::looks::{Looks, PAUSE};
@@ -44,7 +44,7 @@ tally! {
     StoreTally {
         /// Stores of programs.
         stored,
-        /// Times that a home heard of some.
+        /// Times that a home was told of some.
         told,
         /// Rounds of the thread.
         rounds,
@@ -56,7 +56,7 @@ enum Event {
     Round {
         number: u32,
     },
-    /// A home has heard of a file's stores up to this moment.
+    /// A home knows of a file's stores up to this moment.
     Told {
         file: usize,
         up_to: u64,
@@ -70,8 +70,8 @@ enum Event {
 pub fn run_stores(seed: u64, bug: StoreBug) -> Result<StoreTally, String> {
     let (mut dice, mut agenda, mut looks) = (Dice(seed), Agenda::<Event>::default(), Looks::default());
     let mut tally = StoreTally::default();
-    // The stores of each file that its home has not heard of.
-    let mut unheard: [Vec<u64>; FILES] = Default::default();
+    // The stores of each file that its home does not know of.
+    let mut unreported: [Vec<u64>; FILES] = Default::default();
     agenda.at(dice.roll(3_000), Event::Stores);
     agenda.at(0, Event::Round { number: 1 });
     while let Some(event) = agenda.next() {
@@ -82,7 +82,7 @@ pub fn run_stores(seed: u64, bug: StoreBug) -> Result<StoreTally, String> {
         match event {
             Event::Stores => {
                 tally.stored += 1;
-                unheard[dice.roll(FILES as u64) as usize].push(now);
+                unreported[dice.roll(FILES as u64) as usize].push(now);
                 agenda.after(1 + dice.roll(2_000), Event::Stores);
             }
             Event::Round { number } => {
@@ -101,19 +101,19 @@ pub fn run_stores(seed: u64, bug: StoreBug) -> Result<StoreTally, String> {
                 for file in looked_at.filter(|_| is_due) {
                     // Each is looked at when the one before it has been told.
                     let up_to = ends;
-                    ends += if unheard[file].is_empty() { 0 } else { 1 + dice.roll(ANSWERS_MILLIS_MAX) };
+                    ends += if unreported[file].is_empty() { 0 } else { 1 + dice.roll(ANSWERS_MILLIS_MAX) };
                     agenda.at(ends, Event::Told { file, up_to });
                 }
                 let rest = if bug == StoreBug::RestsLonger { 5 * PAUSE } else { PAUSE };
                 agenda.at(ends + rest.as_millis() as u64, Event::Round { number: number + 1 });
             }
             Event::Told { file, up_to } => {
-                let before = unheard[file].len();
-                unheard[file].retain(|since| *since > up_to);
-                tally.told += (before - unheard[file].len()) as u64;
+                let before = unreported[file].len();
+                unreported[file].retain(|since| *since > up_to);
+                tally.told += (before - unreported[file].len()) as u64;
             }
         }
-        if let Some(late) = unheard.iter().flatten().find(|since| now - **since > TOLD_WITHIN_MILLIS) {
+        if let Some(late) = unreported.iter().flatten().find(|since| now - **since > TOLD_WITHIN_MILLIS) {
             return Err(format!("at {now} ms: nobody has told of a store of {late}"));
         }
     }

@@ -167,7 +167,7 @@ fn what_came_from_the_inode_goes_when_the_file_goes_to_its_lanes() {
 
 // SEMANTICS 139.5
 #[test]
-fn a_truncation_ends_what_is_kept_whether_a_lane_has_heard_of_it_or_not() {
+fn a_truncation_ends_what_is_kept_whether_a_lane_knows_of_it_or_not() {
     let now = Instant::now();
     let mut blocks = opened(1, u64::MAX, now);
     bring(&mut blocks, 0, now);

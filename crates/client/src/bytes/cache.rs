@@ -27,7 +27,7 @@ use crate::bytes::lane_numbers::LaneNumbers;
 use crate::bytes::pages::Noted;
 use crate::fork::PerFork;
 use crate::hearers::DataLeases;
-use crate::session::retry::is_unheard;
+use crate::session::retry::is_unacknowledged;
 use crate::{ConnectOptions, File, Pool, Rights};
 
 /// Requests that one read makes at most to validate cached blocks. Then it goes without the cache.
@@ -293,7 +293,7 @@ impl CachedFile {
         let asked = Instant::now();
         let current = match file.keeps_lane(lane) {
             // The blocks are not valid now, and may be again when the server answers.
-            Err(error) if is_unheard(&error) => {
+            Err(error) if is_unacknowledged(&error) => {
                 self.rest(&error);
                 return None;
             }

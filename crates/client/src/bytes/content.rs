@@ -268,7 +268,7 @@ impl File {
             let grows = (range.end > size.size).then_some(&growth);
             let written = self.write_once(handle, size, memory.whole(), range.start, pages, grows)?;
             match growth.told() {
-                Some(told) => heard_of_size(handle, told, before),
+                Some(told) => learn_size(handle, told, before),
                 None => self.extend(handle, size, ByteRange { end: range.start + written, ..range })?,
             }
             Ok(written as usize)
@@ -309,7 +309,7 @@ impl File {
         let written = handle.open.written();
         let request = Extend { inode: self.inode(), generation: size.generation, size: end, from };
         let told = handle.session.change_lane(self.inode().slot(), &request, handle.session.deadline())?;
-        heard_of_size(handle, told, written);
+        learn_size(handle, told, written);
         Ok(())
     }
 }
@@ -320,7 +320,7 @@ fn cut_off() -> Error {
 
 /// The home has applied a write that began after `before` was read. It has set the file's time by its own
 /// clock, which is later than that of any write it had not been told of.
-fn heard_of_size(handle: &Handle, told: SizeInfo, before: i64) {
+fn learn_size(handle: &Handle, told: SizeInfo, before: i64) {
     handle.open.learn(Size { generation: told.generation, size: told.size });
     handle.open.clean_if(before);
 }

@@ -21,7 +21,7 @@ use crate::bytes::pages::Pages;
 use crate::client::Client;
 use crate::hearers::DataLeases;
 use crate::session::lines::{Link, roundtrip};
-use crate::session::owed::{Heard, Message};
+use crate::session::owed::{Acknowledged, Message};
 
 impl Pool {
     /// From now on reads for pages, and writes through them, get leases, and `leases` is called when they
@@ -181,11 +181,11 @@ impl Client {
         self: &Arc<Client>,
         server: ServerId,
         deadline: Instant,
-    ) -> Result<Heard> {
+    ) -> Result<Acknowledged> {
         if let Some(ended) = self.givers.known_ended(server) {
             self.send_all_ended(server, &ended, || deadline)?;
         }
-        Ok(Heard::Yes)
+        Ok(Acknowledged::Yes)
     }
 
     /// Sends what waits, unless another thread is sending: that thread takes it along, or leaves all of it to

@@ -14,8 +14,8 @@ use crate::client::Client;
 use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Wake, end_of};
 use crate::pool::locator::ShownPath;
-use crate::session::owed::{Heard, Message};
-use crate::session::retry::is_unheard;
+use crate::session::owed::{Acknowledged, Message};
+use crate::session::retry::is_unacknowledged;
 
 impl Pool {
     /// Comes to the barrier `name` (1 to 255 bytes) as one of `parties` members, `member` being its number
@@ -75,9 +75,9 @@ impl Client {
                 Ok(BarrierAnswer { passed: Some(round) }) => return Ok(round),
                 Ok(BarrierAnswer { passed: None }) => came = true,
                 // The member has come, and either the server restarts, or its slot moves to another server.
-                Err(error) if came && is_unheard(&error) => waiter.ask_later(),
+                Err(error) if came && is_unacknowledged(&error) => waiter.ask_later(),
                 Err(error) => {
-                    if is_unheard(&error) {
+                    if is_unacknowledged(&error) {
                         self.owe(Message::LeaveBarrier(slot, leave));
                     }
                     return Err(error);
@@ -100,7 +100,7 @@ impl Client {
 
     fn leave_barrier(self: &Arc<Client>, slot: Slot, leave: LeaveBarrier) -> Result<BarrierLeft> {
         let left = self.change(slot, &leave, soon());
-        if left.as_ref().is_err_and(is_unheard) {
+        if left.as_ref().is_err_and(is_unacknowledged) {
             self.owe(Message::LeaveBarrier(slot, leave));
         }
         left
@@ -112,8 +112,8 @@ impl Client {
         slot: Slot,
         leave: &LeaveBarrier,
         deadline: Instant,
-    ) -> Result<Heard> {
-        self.unless_unheard(self.change(slot, leave, deadline).map(drop))
+    ) -> Result<Acknowledged> {
+        self.unless_unacknowledged(self.change(slot, leave, deadline).map(drop))
     }
 }
 

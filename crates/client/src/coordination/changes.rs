@@ -18,7 +18,7 @@ use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Waiter, Wake, end_of};
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
-use crate::session::retry::is_unheard;
+use crate::session::retry::is_unacknowledged;
 
 /// The state of a range's bytes at one point in time. Valid only for the file from which it was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl File {
                 }
                 Ok(Look::Same) => waits = true,
                 // The server restarts, or its slot moves to another server.
-                Err(error) if waits && is_unheard(&error) => waiter.ask_later(),
+                Err(error) if waits && is_unacknowledged(&error) => waiter.ask_later(),
                 Err(error) => {
                     self.end_watches(handle, &version, &waiter, None);
                     return Err(error);

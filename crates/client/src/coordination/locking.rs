@@ -12,8 +12,8 @@ use ramlace_wire::locks::{
 
 use crate::client::Client;
 use crate::coordination::waits::{Asked, Look, OnEnd};
-use crate::session::owed::{Heard, Message, Subject};
-use crate::session::retry::is_unheard;
+use crate::session::owed::{Acknowledged, Message, Subject};
+use crate::session::retry::is_unacknowledged;
 
 /// How long the end of a wait or of an owner may take before it is left to the outbox.
 const PATIENCE_MILLIS_MAX: u64 = 1_000;
@@ -54,7 +54,7 @@ impl Client {
             match self.waits.asked(request.wait, ended) {
                 Asked::Ended(Ok(file)) => return Ok(Waited::Granted(file)),
                 Asked::Ended(Err(error)) => {
-                    if is_unheard(&error) {
+                    if is_unacknowledged(&error) {
                         self.owe(Message::CancelLock(request));
                     }
                     return Err(error);
@@ -87,10 +87,10 @@ impl Client {
 
     /// A wait has lasted for long: asks whether it closes a cycle (a deadlock). Of several waits that close
     /// the same cycle only the one that is asked about first is refused.
-    pub(crate) fn look_for_cycle(self: &Arc<Client>, wait: u64, deadline: Instant) -> Result<Heard> {
+    pub(crate) fn look_for_cycle(self: &Arc<Client>, wait: u64, deadline: Instant) -> Result<Acknowledged> {
         let request = match self.waits.begin_look(wait, Instant::now()) {
-            Look::Over => return Ok(Heard::Yes),
-            Look::Later => return Ok(Heard::NotYet),
+            Look::Over => return Ok(Acknowledged::Yes),
+            Look::Later => return Ok(Acknowledged::NotYet),
             Look::Now(request) => request,
         };
         let SetLock { inode, owner, .. } = request;
@@ -109,19 +109,19 @@ impl Client {
             }
         }
         match answer {
-            Err(error) if is_unheard(&error) && !self.is_ended() => Err(error),
-            _ => Ok(Heard::NotYet),
+            Err(error) if is_unacknowledged(&error) && !self.is_ended() => Err(error),
+            _ => Ok(Acknowledged::NotYet),
         }
     }
 
     /// Asks homes about waits on behalf of the waiting threads; false when one did not answer.
     pub(crate) fn ask_for_all(self: &Arc<Client>, requests: Vec<SetLock>) -> bool {
-        let mut heard = true;
+        let mut answered = true;
         // All of them, also after a failure: no other thread asks about these.
         for request in requests {
-            heard &= self.ask_and_tell(request, self.deadline());
+            answered &= self.ask_and_tell(request, self.deadline());
         }
-        heard
+        answered
     }
 
     /// The same about one wait.
@@ -129,8 +129,8 @@ impl Client {
         let mut next = Some(request);
         while let Some(request) = next {
             match self.ask_for(&request, deadline) {
-                Some(Err(error)) if is_unheard(&error) => {
-                    self.waits.not_heard(request.wait);
+                Some(Err(error)) if is_unacknowledged(&error) => {
+                    self.waits.not_answered(request.wait);
                     return false;
                 }
                 ended => next = self.waits.asked_for(request.wait, ended),
@@ -146,7 +146,7 @@ impl Client {
             Ok(Some(file)) => GivenUp::Granted(file),
             Ok(None) => GivenUp::Cancelled,
             Err(error) => {
-                if is_unheard(&error) {
+                if is_unacknowledged(&error) {
                     self.owe(Message::CancelLock(request));
                 }
                 GivenUp::Cancelled
@@ -169,14 +169,18 @@ impl Client {
         let told = self
             .tell(Subject::Locks(request.inode), soon())
             .and_then(|()| self.change(request.inode.slot(), &request, soon()));
-        if told.is_err_and(|error| is_unheard(&error)) {
+        if told.is_err_and(|error| is_unacknowledged(&error)) {
             self.owe(Message::Unlock(request));
         }
     }
 
     /// Tells a home that a wait is cancelled, from the outbox. If the lock was granted meanwhile, it is
     /// unlocked.
-    pub(crate) fn tell_cancelled(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<Heard> {
+    pub(crate) fn tell_cancelled(
+        self: &Arc<Client>,
+        request: &SetLock,
+        deadline: Instant,
+    ) -> Result<Acknowledged> {
         let told = self.cancel(request, deadline).and_then(|held| match held {
             Some(_) => {
                 let unlock = SetLock { kind: None, wait: 0, ..*request };
@@ -184,13 +188,17 @@ impl Client {
             }
             None => Ok(()),
         });
-        self.unless_unheard(told)
+        self.unless_unacknowledged(told)
     }
 
     /// Tells a home that the owner of locks has gone, from the outbox.
-    pub(crate) fn tell_unlocked(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<Heard> {
+    pub(crate) fn tell_unlocked(
+        self: &Arc<Client>,
+        request: &SetLock,
+        deadline: Instant,
+    ) -> Result<Acknowledged> {
         let told = self.change(request.inode.slot(), request, deadline).map(drop);
-        self.unless_unheard(told)
+        self.unless_unacknowledged(told)
     }
 }
 

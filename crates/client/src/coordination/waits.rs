@@ -161,7 +161,7 @@ impl Waits {
 
     /// The request was not answered: the wait goes on, and the thread with the next new connection asks
     /// again.
-    pub(crate) fn not_heard(&self, wait: u64) {
+    pub(crate) fn not_answered(&self, wait: u64) {
         while self.asked_for(wait, None).is_some() {}
     }
 

@@ -18,8 +18,8 @@ use crate::coordination::locking::whole_unlock;
 use crate::names::gates::{GateState, Quiet};
 use crate::names::open_inode::{OpenInode, Size};
 use crate::names::rights::Rights;
-use crate::session::owed::{Heard, Message};
-use crate::session::retry::{is_unanswered, is_unheard};
+use crate::session::owed::{Acknowledged, Message};
+use crate::session::retry::{is_unacknowledged, is_unanswered};
 
 /// How long the drop of a file may wait for its home; after that the heartbeat thread tells it.
 const DROP_MILLIS_MAX: u64 = 250;
@@ -191,7 +191,7 @@ impl Client {
         inode: InodeId,
         opened: bool,
         deadline: Instant,
-    ) -> Result<Heard> {
+    ) -> Result<Acknowledged> {
         let told = self.inodes.try_with_gate(inode, |gate| {
             if opened {
                 gate.owe_close(inode);
@@ -205,7 +205,7 @@ impl Client {
                 _ => Ok(()),
             }
         });
-        told.map_or(Ok(Heard::NotYet), |told| told.map(|()| Heard::Yes))
+        told.map_or(Ok(Acknowledged::NotYet), |told| told.map(|()| Acknowledged::Yes))
     }
 
     /// Learns the size of an inode that may be open here.
@@ -280,22 +280,22 @@ impl Client {
 
     /// The same for the heartbeat thread, which does not wait for a thread that is telling the home, or opens
     /// or closes the inode.
-    pub(crate) fn tell_times(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<Heard> {
+    pub(crate) fn tell_times(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<Acknowledged> {
         let open = match self.inodes.try_find(inode) {
-            None => return Ok(Heard::NotYet),
-            Some(None) => return Ok(Heard::Yes),
+            None => return Ok(Acknowledged::NotYet),
+            Some(None) => return Ok(Acknowledged::Yes),
             Some(Some(open)) => open,
         };
-        let Some(_telling) = open.telling.try_lock() else { return Ok(Heard::NotYet) };
+        let Some(_telling) = open.telling.try_lock() else { return Ok(Acknowledged::NotYet) };
         // Later writes make a new message.
         open.owes_times.swap(false, Ordering::AcqRel);
         match self.tell_written(&open, deadline) {
-            Ok(()) => Ok(Heard::Yes),
-            Err(_) if self.is_ended() => Ok(Heard::Yes),
+            Ok(()) => Ok(Acknowledged::Yes),
+            Err(_) if self.is_ended() => Ok(Acknowledged::Yes),
             Err(error) => {
                 open.owes_times.store(true, Ordering::Release);
                 // A home that refuses this must not delay the messages of other files.
-                if is_unheard(&error) { Err(error) } else { Ok(Heard::NotYet) }
+                if is_unacknowledged(&error) { Err(error) } else { Ok(Acknowledged::NotYet) }
             }
         }
     }

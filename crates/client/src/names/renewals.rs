@@ -31,18 +31,18 @@ pub(crate) struct Renewals {
     servers: Mutex<HashMap<ServerId, Arc<Standing>>>,
 }
 
-/// Lock order: `state`, then `heard`, the latter for a short time: a thread that receives recalls waits for
+/// Lock order: `state`, then `done`, the latter for a short time: a thread that receives recalls waits for
 /// no request.
 #[derive(Default)]
 struct Standing {
     /// Held while the server is asked: callers that come meanwhile share the answer.
     state: Mutex<State>,
-    heard: Mutex<Option<Heard>>,
+    done: Mutex<Option<RecallsDone>>,
 }
 
 /// What is known from a server's recalls.
 #[derive(Clone, Copy, Debug)]
-pub struct Heard {
+pub struct RecallsDone {
     /// The server's incarnation, the map under which it was asked, and since when both are known.
     life: u64,
     epoch: Epoch,
@@ -91,32 +91,37 @@ impl Renewals {
             return known;
         }
         let told = ask(now);
-        let heard = *standing.heard.lock();
-        state.answered(told.ok(), heard, now, Instant::now())
+        let done = *standing.done.lock();
+        state.answered(told.ok(), done, now, Instant::now())
     }
 
     /// The recalls of a server's incarnation are done up to this number; `None`: there were none in this
     /// reply.
-    pub(crate) fn heard(&self, server: ServerId, (life, epoch): (u64, Epoch), number: Option<u64>) {
+    pub(crate) fn note_done(&self, server: ServerId, (life, epoch): (u64, Epoch), number: Option<u64>) {
         let standing = self.of(server);
-        let mut heard = standing.heard.lock();
-        *heard = Some(Heard::after(*heard, (life, epoch), number, Instant::now()));
+        let mut done = standing.done.lock();
+        *done = Some(RecallsDone::after(*done, (life, epoch), number, Instant::now()));
     }
 }
 
-impl Heard {
+impl RecallsDone {
     /// The state after a reply: the recalls of this incarnation are done up to this number.
     pub fn after(
-        before: Option<Heard>,
+        before: Option<RecallsDone>,
         (life, epoch): (u64, Epoch),
         number: Option<u64>,
         now: Instant,
-    ) -> Heard {
-        let before = before.filter(|heard| heard.life == life);
-        let done = before.map_or(0, |before| before.number);
+    ) -> RecallsDone {
+        let before = before.filter(|done| done.life == life);
+        let newest = before.map_or(0, |before| before.number);
         // Under another map it has other slots, whose leases it may never have given.
         let same = before.filter(|before| before.epoch == epoch);
-        Heard { life, epoch, since: same.map_or(now, |same| same.since), number: number.unwrap_or(done) }
+        RecallsDone {
+            life,
+            epoch,
+            since: same.map_or(now, |same| same.since),
+            number: number.unwrap_or(newest),
+        }
     }
 }
 
@@ -136,11 +141,11 @@ impl State {
     pub fn answered(
         &mut self,
         told: Option<LeasesRenewed>,
-        heard: Option<Heard>,
+        done: Option<RecallsDone>,
         asked: Instant,
         now: Instant,
     ) -> Option<Renewed> {
-        self.renewed = told.and_then(|told| self.renew(told, heard, asked, now));
+        self.renewed = told.and_then(|told| self.renew(told, done, asked, now));
         self.failed = self.renewed.is_none().then_some(now);
         self.renewed
     }
@@ -149,19 +154,19 @@ impl State {
     fn renew(
         &mut self,
         told: LeasesRenewed,
-        heard: Option<Heard>,
+        done: Option<RecallsDone>,
         asked: Instant,
         now: Instant,
     ) -> Option<Renewed> {
-        let heard = heard.filter(|heard| heard.life == told.life);
-        if !told.renewed || told.newest > heard.map_or(0, |heard| heard.number) {
+        let done = done.filter(|done| done.life == told.life);
+        if !told.renewed || told.newest > done.map_or(0, |done| done.number) {
             return None;
         }
         let LeasesRenewed { life, taken, .. } = told;
-        let since = match (self.said, heard) {
+        let since = match (self.said, done) {
             (Some(said), _) if (said.life, said.taken) == (life, taken) => said.since,
             // It has never taken leases back.
-            (_, Some(heard)) if taken == 0 && heard.epoch == self.epoch => heard.since,
+            (_, Some(done)) if taken == 0 && done.epoch == self.epoch => done.since,
             // It may have taken back what it gave before.
             _ => now,
         };
@@ -183,22 +188,22 @@ mod tests {
     fn what_a_server_may_have_taken_is_not_renewed() {
         let (mut state, asked) = (State::default(), Instant::now());
         let since = asked - Duration::from_secs(1);
-        let heard = Some(Heard { life: 5, epoch: Epoch(0), since, number: 0 });
-        let by_another_map = Some(Heard { life: 5, epoch: Epoch(1), since, number: 0 });
+        let done = Some(RecallsDone { life: 5, epoch: Epoch(0), since, number: 0 });
+        let by_another_map = Some(RecallsDone { life: 5, epoch: Epoch(1), since, number: 0 });
         assert!(
             State::default().renew(told(5, 0, 0), by_another_map, asked, Instant::now()).unwrap().since
                 >= asked
         );
         assert_eq!(
-            state.renew(told(5, 0, 0), heard, asked, Instant::now()).unwrap(),
+            state.renew(told(5, 0, 0), done, asked, Instant::now()).unwrap(),
             Renewed { since, asked }
         );
-        let taken = state.renew(told(5, 1, 0), heard, asked, Instant::now()).unwrap();
+        let taken = state.renew(told(5, 1, 0), done, asked, Instant::now()).unwrap();
         assert!(taken.since >= asked);
-        assert_eq!(state.renew(told(5, 1, 0), heard, asked, Instant::now()).unwrap().since, taken.since);
-        let another_life = state.renew(told(6, 0, 0), heard, asked, Instant::now()).unwrap();
-        assert!(another_life.since > taken.since, "nothing was heard of this life yet");
-        assert_eq!(state.renew(LeasesRenewed::default(), heard, asked, Instant::now()), None);
+        assert_eq!(state.renew(told(5, 1, 0), done, asked, Instant::now()).unwrap().since, taken.since);
+        let another_life = state.renew(told(6, 0, 0), done, asked, Instant::now()).unwrap();
+        assert!(another_life.since > taken.since, "nothing is known of this life yet");
+        assert_eq!(state.renew(LeasesRenewed::default(), done, asked, Instant::now()), None);
     }
 
     // SEMANTICS 138.2
@@ -206,16 +211,16 @@ mod tests {
     fn a_renewal_is_nothing_to_who_has_not_done_all_recalls() {
         let (renewals, server, asked) = (Renewals::default(), ServerId(1), Instant::now());
         let renew = |newest| {
-            let heard = *renewals.of(server).heard.lock();
-            State::default().renew(told(5, 0, newest), heard, asked, Instant::now()).is_some()
+            let done = *renewals.of(server).done.lock();
+            State::default().renew(told(5, 0, newest), done, asked, Instant::now()).is_some()
         };
         assert!(renew(0) && !renew(3));
-        renewals.heard(server, (5, Epoch(1)), Some(2));
+        renewals.note_done(server, (5, Epoch(1)), Some(2));
         assert!(!renew(3));
-        renewals.heard(server, (5, Epoch(1)), Some(3));
-        renewals.heard(server, (5, Epoch(2)), None);
+        renewals.note_done(server, (5, Epoch(1)), Some(3));
+        renewals.note_done(server, (5, Epoch(2)), None);
         assert!(renew(3));
-        renewals.heard(server, (4, Epoch(2)), Some(7));
+        renewals.note_done(server, (4, Epoch(2)), Some(7));
         assert!(!renew(3), "that was another life");
     }
 
@@ -223,7 +228,7 @@ mod tests {
     #[test]
     fn who_does_not_wait_has_no_answer_while_another_asks() {
         let (renewals, server) = (Renewals::default(), (ServerId(1), Epoch(1)));
-        renewals.heard(server.0, (5, server.1), None);
+        renewals.note_done(server.0, (5, server.1), None);
         let again = |wait| renewals.renew(server, wait, |_| Ok(told(5, 0, 0)));
         let asked = renewals.renew(server, true, |_| {
             assert_eq!(again(false), None);

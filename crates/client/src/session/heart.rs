@@ -78,7 +78,7 @@ impl Heart {
             let now = Instant::now();
             if now >= beat_at {
                 session.beat(now + Duration::from_millis(BEAT_MILLIS_MAX));
-                session.outbox.hear_of_life(now);
+                session.outbox.note_signs_of_life(now);
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }
             if session.outbox.wake_at().is_some_and(|tell_at| now >= tell_at) {

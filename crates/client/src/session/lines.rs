@@ -150,12 +150,12 @@ impl Server {
     }
 
     /// A thread listens to it, and sent a long poll at this time; `None`: no thread does any more.
-    pub(crate) fn hears_of_life(&self, at: Option<Instant>) {
+    pub(crate) fn note_poll(&self, at: Option<Instant>) {
         *self.listened.lock() = at;
     }
 
     /// Whether it needs no heartbeat: a long poll told it recently that the session lives, and the next will.
-    pub(crate) fn has_heard_of_life(&self, now: Instant) -> bool {
+    pub(crate) fn has_recent_poll(&self, now: Instant) -> bool {
         let again = Duration::from_millis(limits::LISTEN_MILLIS_MAX + SIGN_OF_LIFE_MILLIS_MAX);
         self.listened.lock().is_some_and(|at| now < at + again)
     }

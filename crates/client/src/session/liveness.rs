@@ -53,7 +53,7 @@ impl Session {
     /// Whether a server is told by long polls that the session lives. Then the heartbeat connection is not
     /// kept.
     fn is_listened_to(&self, server: &Server) -> bool {
-        let listens = server.has_heard_of_life(Instant::now());
+        let listens = server.has_recent_poll(Instant::now());
         if listens && let Some(mut control) = server.control.try_lock() {
             drop(control.link.take());
         }

@@ -14,8 +14,8 @@ use ramlace_wire::{Request, Shows};
 
 use crate::hearers::Doubt;
 use crate::session::Session;
-use crate::session::owed::{Heard, Message, Subject};
-use crate::session::retry::{is_in_doubt, is_unheard};
+use crate::session::owed::{Acknowledged, Message, Subject};
+use crate::session::retry::{is_in_doubt, is_unacknowledged};
 use crate::session::sequences::{Kept, Ticket};
 
 impl Session {
@@ -63,13 +63,13 @@ impl Session {
     }
 
     /// Tells a slot to abandon one change.
-    pub(crate) fn tell_given_up(self: &Arc<Session>, kept: Kept, deadline: Instant) -> Result<Heard> {
+    pub(crate) fn tell_given_up(self: &Arc<Session>, kept: Kept, deadline: Instant) -> Result<Acknowledged> {
         // The numbers of abandoned changes fill the slot's window; this request makes room in it.
         let ticket = self.sequences.take_beyond(kept.slot);
         let request = GiveUp { sequence: kept.sequence };
         match self.change_with(&ticket, &[], kept.slot, &request, deadline) {
             Ok(GivenUp { opened: Some(inode) }) => _ = self.owe(Message::CloseOpened(inode)),
-            Err(error) if is_unheard(&error) => return Err(error),
+            Err(error) if is_unacknowledged(&error) => return Err(error),
             // A slot that refuses does not know the change any more.
             Ok(GivenUp { opened: None }) | Err(_) => {}
         }
@@ -77,6 +77,6 @@ impl Session {
         if !self.is_ended() {
             self.doubts(kept.slot, Doubt::Ends);
         }
-        Ok(Heard::Yes)
+        Ok(Acknowledged::Yes)
     }
 }

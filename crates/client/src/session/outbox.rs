@@ -47,7 +47,7 @@ pub(crate) struct Told<'a> {
     outbox: &'a Outbox,
     subject: Subject,
     telling: Arc<Telling>,
-    unheard: bool,
+    unacknowledged: bool,
     outcome: Option<Result<()>>,
 }
 
@@ -72,9 +72,9 @@ impl Outbox {
     }
 
     /// Servers have shown signs of life.
-    pub(crate) fn hear_of_life(&self, now: Instant) {
+    pub(crate) fn note_signs_of_life(&self, now: Instant) {
         if self.count() > 0 {
-            self.with(|state| state.owed.hear_of_life(now));
+            self.with(|state| state.owed.note_signs_of_life(now));
         }
     }
 
@@ -93,7 +93,7 @@ impl Outbox {
             let subject = state.owed.take_up_next(round, now, silent)?;
             Some((subject, state.begin_telling(subject)))
         })?;
-        Some(Told { outbox: self, subject, telling, unheard: false, outcome: None })
+        Some(Told { outbox: self, subject, telling, unacknowledged: false, outcome: None })
     }
 
     /// The thread that sends the messages about a subject; `None`: there are none.
@@ -106,7 +106,13 @@ impl Outbox {
             TakenUp::ByAnother => Some(Teller::Another(state.telling.get(&subject)?.clone())),
             TakenUp::ByCaller => {
                 let telling = state.begin_telling(subject);
-                Some(Teller::Me(Told { outbox: self, subject, telling, unheard: false, outcome: None }))
+                Some(Teller::Me(Told {
+                    outbox: self,
+                    subject,
+                    telling,
+                    unacknowledged: false,
+                    outcome: None,
+                }))
             }
         })
     }
@@ -140,7 +146,7 @@ impl Told<'_> {
 
     /// Reports the final outcome. `shared`: waiting threads get it too.
     pub(crate) fn end(mut self, outcome: &Result<()>, shared: bool) {
-        self.unheard = outcome.is_err();
+        self.unacknowledged = outcome.is_err();
         self.outcome = shared.then(|| outcome.clone());
     }
 }
@@ -149,7 +155,7 @@ impl Drop for Told<'_> {
     fn drop(&mut self) {
         self.outbox.with(|state| {
             state.telling.remove(&self.subject);
-            state.owed.put_down(self.subject, self.unheard, Instant::now());
+            state.owed.put_down(self.subject, self.unacknowledged, Instant::now());
         });
         *self.telling.outcome.lock() = Some(self.outcome.take());
         self.telling.over.notify_all();

@@ -85,7 +85,7 @@ pub enum Message {
 
 /// The outcome of a message whose home answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Acknowledged {
     /// It was acknowledged, or is void.
     Yes,
     /// It is for the next round: another thread is busy with its subject.
@@ -314,8 +314,8 @@ impl Owed {
         self.count -= usize::from(front.is_some());
     }
 
-    /// The thread that took a subject up is done with it. `unheard`: its home did not answer.
-    pub fn put_down(&mut self, subject: Subject, unheard: bool, now: Instant) {
+    /// The thread that took a subject up is done with it. `unacknowledged`: its home did not answer.
+    pub fn put_down(&mut self, subject: Subject, unacknowledged: bool, now: Instant) {
         let home = subject.home();
         let turn = self.number();
         let (Some(strand), Some(queue)) = (self.strands.get_mut(&subject), self.homes.get_mut(&home)) else {
@@ -329,18 +329,18 @@ impl Owed {
             strand.turn = turn;
             queue.subjects.insert(turn, subject);
         }
-        queue.failures = if unheard { queue.failures.saturating_add(1) } else { 0 };
+        queue.failures = if unacknowledged { queue.failures.saturating_add(1) } else { 0 };
         let failures = queue.failures;
         if queue.subjects.is_empty() {
             self.place(home, None);
             self.homes.remove(&home);
-        } else if unheard {
+        } else if unacknowledged {
             self.place(home, Some(now + pause_after(failures)));
         }
     }
 
     /// Servers have shown signs of life: silent homes are due again.
-    pub fn hear_of_life(&mut self, now: Instant) {
+    pub fn note_signs_of_life(&mut self, now: Instant) {
         let silent: Vec<Home> =
             self.homes.iter().filter(|(_, queue)| queue.place.is_none()).map(|(home, _)| *home).collect();
         silent.into_iter().for_each(|home| self.place(home, Some(now)));

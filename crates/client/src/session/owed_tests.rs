@@ -33,14 +33,22 @@ struct Teller {
     millis: u64,
     silent: Vec<u16>,
     deaf: Vec<u16>,
-    heard: Vec<Message>,
+    acknowledged: Vec<Message>,
     asked: usize,
 }
 
 impl Teller {
     fn new() -> Teller {
-        let (silent, deaf, heard) = Default::default();
-        Teller { owed: Owed::default(), began: Instant::now(), millis: 0, silent, deaf, heard, asked: 0 }
+        let (silent, deaf, acknowledged) = Default::default();
+        Teller {
+            owed: Owed::default(),
+            began: Instant::now(),
+            millis: 0,
+            silent,
+            deaf,
+            acknowledged,
+            asked: 0,
+        }
     }
 
     fn now(&self) -> Instant {
@@ -60,7 +68,7 @@ impl Teller {
     fn round(&mut self, millis: u64) -> Vec<Message> {
         self.millis = millis;
         let (now, round, silent) = (self.now(), self.owed.begin_round(), self.silent.clone());
-        let before = self.heard.len();
+        let before = self.acknowledged.len();
         let is_silent = |home: Home| matches!(home, Home::Slot(slot) if silent.contains(&slot.0));
         while let Some(subject) = self.owed.take_up_next(round, now, is_silent) {
             let Home::Slot(slot) = subject.home() else { unreachable!() };
@@ -70,12 +78,12 @@ impl Teller {
                 if deaf {
                     break;
                 }
-                self.heard.push(message);
+                self.acknowledged.push(message);
                 self.owed.told(subject);
             }
             self.owed.put_down(subject, deaf, now);
         }
-        self.heard[before..].to_vec()
+        self.acknowledged[before..].to_vec()
     }
 }
 
@@ -116,12 +124,12 @@ fn a_home_that_does_not_hear_is_asked_ever_less_and_keeps_no_other_waiting() {
     teller.deaf.clear();
     let at = teller.wakes_after().unwrap();
     let of_first = |message: &&Message| message.subject() == Subject::Locks(first);
-    let heard = teller.round(at);
+    let acknowledged = teller.round(at);
     assert_eq!(
-        heard.iter().filter(of_first).cloned().collect::<Vec<_>>(),
+        acknowledged.iter().filter(of_first).cloned().collect::<Vec<_>>(),
         [unlock(first, 1), unlock(first, 2)]
     );
-    assert_eq!((heard.len(), teller.owed.count()), (3, 0));
+    assert_eq!((acknowledged.len(), teller.owed.count()), (3, 0));
     teller.owe(unlock(first, 3));
     assert_eq!(teller.wakes_after(), Some(at + 1_000), "what it did not hear once is forgotten");
 }
@@ -136,11 +144,11 @@ fn a_silent_home_costs_no_wake_until_servers_have_shown_signs_of_life() {
     teller.owe(leave(1, 1));
     assert_eq!(teller.wakes_after(), None);
     teller.millis = 2_500;
-    teller.owed.hear_of_life(teller.now());
+    teller.owed.note_signs_of_life(teller.now());
     assert_eq!(teller.round(2_500), [], "not that one");
     teller.silent.clear();
     teller.millis = 5_000;
-    teller.owed.hear_of_life(teller.now());
+    teller.owed.note_signs_of_life(teller.now());
     assert_eq!(teller.round(5_000), [leave(1, 0), leave(1, 1)]);
 }
 
@@ -186,9 +194,9 @@ fn what_is_beyond_the_limit_is_refused_and_changes_nothing() {
     assert_eq!(teller.owe(leave(1, 5_000)), Owes::TooMuch);
     assert_eq!(teller.owe(leave(2, 0)), Owes::Later, "each subject has its own");
     assert_eq!(teller.owed.count(), LEAVES_MAX + 1);
-    let heard = teller.round(1_000);
-    assert!(!heard.contains(&leave(1, 5_000)));
-    assert_eq!((heard.len(), teller.owed.count()), (LEAVES_MAX + 1, 0));
+    let acknowledged = teller.round(1_000);
+    assert!(!acknowledged.contains(&leave(1, 5_000)));
+    assert_eq!((acknowledged.len(), teller.owed.count()), (LEAVES_MAX + 1, 0));
 }
 
 #[test]

@@ -151,7 +151,7 @@ pub fn verdict_of_one(kind: ErrorKind, silences: u32) -> VerdictOfOne {
 }
 
 /// Whether the home may not have received it.
-pub fn is_unheard(error: &Error) -> bool {
+pub fn is_unacknowledged(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved)
@@ -161,7 +161,7 @@ pub fn is_unheard(error: &Error) -> bool {
 /// Whether a change with this outcome may still be done, and is to be abandoned; `lost`: a reply to it was
 /// lost.
 pub fn is_in_doubt(error: &Error, lost: bool) -> bool {
-    error.kind() == ErrorKind::TimedOut || lost && is_unheard(error)
+    error.kind() == ErrorKind::TimedOut || lost && is_unacknowledged(error)
 }
 
 /// Whether a change may have been done, or may still be done, although its caller gets an error.

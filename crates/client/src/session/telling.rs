@@ -10,8 +10,8 @@ use ramlace_base::{Error, ErrorKind, Result};
 use crate::backoff::Backoff;
 use crate::session::Session;
 use crate::session::outbox::{Teller, Told};
-use crate::session::owed::{Heard, Home, Message, Owes, Subject};
-use crate::session::retry::is_unheard;
+use crate::session::owed::{Acknowledged, Home, Message, Owes, Subject};
+use crate::session::retry::is_unacknowledged;
 
 /// How long the heartbeat thread waits for one answer: together with all heartbeats that is less than the
 /// expiry of a session.
@@ -89,14 +89,14 @@ impl Session {
     ) -> Result<()> {
         while let (Some(message), Some(deadline)) = (told.message(round), by()) {
             match self.tell_one(&message, deadline)? {
-                Heard::Yes => told.is_told(),
-                Heard::NotYet => break,
+                Acknowledged::Yes => told.is_told(),
+                Acknowledged::NotYet => break,
             }
         }
         Ok(())
     }
 
-    fn tell_one(self: &Arc<Session>, message: &Message, deadline: Instant) -> Result<Heard> {
+    fn tell_one(self: &Arc<Session>, message: &Message, deadline: Instant) -> Result<Acknowledged> {
         if let Message::GiveUp(kept) = message {
             return self.tell_given_up(*kept, deadline);
         }
@@ -106,10 +106,10 @@ impl Session {
 
     /// The outcome of a message: one that the home refuses counts as delivered, and so does one of an ended
     /// session.
-    pub(crate) fn unless_unheard(&self, told: Result<()>) -> Result<Heard> {
+    pub(crate) fn unless_unacknowledged(&self, told: Result<()>) -> Result<Acknowledged> {
         match told {
-            Err(error) if is_unheard(&error) && !self.is_ended() => Err(error),
-            _ => Ok(Heard::Yes),
+            Err(error) if is_unacknowledged(&error) && !self.is_ended() => Err(error),
+            _ => Ok(Acknowledged::Yes),
         }
     }
 

@@ -217,7 +217,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!(pool.state().open.len(), theirs);
     let owed = client.owed_by_server().unwrap();
-    assert_eq!(owed.keys().collect::<Vec<_>>(), [&ServerId(1)], "the other has heard it all");
+    assert_eq!(owed.keys().collect::<Vec<_>>(), [&ServerId(1)], "the other has received it all");
     assert_eq!(owed.values().sum::<usize>(), client.owed().unwrap());
     assert!(owed[&ServerId(1)] >= theirs);
     pool.state().silent.clear();
@@ -352,12 +352,12 @@ fn a_close_whose_answer_does_not_come_is_told_once_more() {
 
 // SEMANTICS 138.4
 #[test]
-fn a_change_that_is_not_answered_in_time_is_in_doubt_until_its_slot_has_heard() {
+fn a_change_that_is_not_answered_in_time_is_in_doubt_until_its_slot_knows() {
     let pool = FakePool::start(1);
     let client = pool.connect();
     let doubts: Arc<Mutex<Vec<(Slot, Doubt)>>> = Arc::default();
-    let heard = doubts.clone();
-    client.hear_doubts(Box::new(move |slot, doubt| heard.lock().push((slot, doubt))));
+    let seen = doubts.clone();
+    client.hear_doubts(Box::new(move |slot, doubt| seen.lock().push((slot, doubt))));
     let file = client.open("/file", &striped(1)).unwrap();
     write_all(&file, &[1; 5000], 0);
     let lose_all = |kind| (0..10_000).for_each(|_| pool.fault(kind, Fault::LoseRequest));

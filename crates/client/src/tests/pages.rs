@@ -131,12 +131,12 @@ fn recalls_are_told_once_on_a_connection_and_again_on_the_next() {
     let server = client.map().unwrap().primary(file.inode().slot()).unwrap();
     let numbers = || kernel.recalled.lock().iter().map(|(_, told)| told.number).collect::<Vec<_>>();
     pool.state().data.recalls.push((server, recall(1)));
-    eventually("a recall is heard", || numbers() == [1]);
+    eventually("a recall is received", || numbers() == [1]);
     pool.state().data.recalls.push((server, recall(2)));
-    eventually("the next one is heard alone", || numbers() == [1, 2]);
+    eventually("the next one is received alone", || numbers() == [1, 2]);
     pool.fault(Kind::Listen, Fault::LoseRequest);
     pool.state().data.recalls.push((server, recall(3)));
-    eventually("all are heard again", || numbers() == [1, 2, 1, 2, 3]);
+    eventually("all are received again", || numbers() == [1, 2, 1, 2, 3]);
     assert!(kernel.recalled.lock().iter().all(|(told, _)| *told == server));
     client.end_recalls(server, &[1, 3], &[2]);
     assert_eq!(pool.state().data.ended, EndRecalls { done: vec![1, 3], blocked: vec![2], life: 0 });
@@ -154,7 +154,7 @@ fn a_new_life_of_a_server_is_told_before_what_it_recalls() {
     keep(&file, 0, 4);
     for life in [9, 4] {
         pool.state().data.life = life;
-        eventually("the new life is heard of", || kernel.forgotten.lock().pop() == Some((ServerId(0), life)));
+        eventually("the new life is known", || kernel.forgotten.lock().pop() == Some((ServerId(0), life)));
         // A message about an ended incarnation is not sent.
         client.has_dropped_all(ServerId(0), life + 1);
         assert_ne!(pool.state().data.ended.life, life + 1);
@@ -188,7 +188,7 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
         state.faults.extend(std::iter::repeat_n((Kind::OpenSession, Fault::LoseRequest), 1_000));
         state.data.recalls.push((ServerId(1), recall(1)));
     }
-    eventually("it is heard that the server is gone", || *kernel.forgotten.lock() == [(ServerId(1), 1)]);
+    eventually("it is known that the server is gone", || *kernel.forgotten.lock() == [(ServerId(1), 1)]);
     // There is no server to tell.
     client.has_dropped_all(ServerId(1), 1);
     assert_eq!(pool.state().data.ended, EndRecalls::default());
@@ -209,7 +209,7 @@ fn who_listens_to_a_server_tells_it_so_that_the_session_lives() {
 }
 
 #[test]
-fn a_newer_map_is_heard_by_who_asks_for_nothing() {
+fn a_newer_map_reaches_a_client_that_asks_for_nothing() {
     let pool = FakePool::start(2);
     let client = pool.connect();
     let _kernel = with_kernel(&client);

@@ -244,7 +244,7 @@ impl World {
             self.client(Op::Truncate(wire::Truncate { inode: self.file, size, allocated: None }));
         match reply {
             Some(reply) => assert!(reply.is_ok() && sent.is_empty()),
-            None => assert!(self.deliver(), "every lane has heard or is down, yet there is no answer"),
+            None => assert!(self.deliver(), "every lane has acknowledged or is down, yet there is no answer"),
         }
         self.model.truncate(self.node, size).unwrap();
     }
@@ -320,7 +320,7 @@ proptest! {
         world.lanes.iter_mut().for_each(|lane| lane.down = false);
         world.deliver();
         prop_assert_eq!(world.home.open_deliveries().count(), 0);
-        prop_assert_eq!(world.ask_home(Generation(0)).smallest_size, None, "everybody has heard");
+        prop_assert_eq!(world.ask_home(Generation(0)).smallest_size, None, "all have acknowledged");
         (0..CHUNKS).for_each(|chunk| world.check(chunk));
     }
 }

@@ -34,7 +34,7 @@ impl KnownWaits {
     }
 
     /// Learns all waits of these owners in those slots: others are forgotten.
-    pub fn heard(&mut self, owners: &[LockOwner], waits: &[LockWait]) {
+    pub fn learn(&mut self, owners: &[LockOwner], waits: &[LockWait]) {
         let there: HashSet<(LockOwner, InodeId)> =
             waits.iter().map(|wait| (wait.owner, wait.inode)).collect();
         // If there are more than one answer holds, it is not known which are missing.
@@ -71,9 +71,9 @@ mod tests {
         let all = [owner(1), owner(2), owner(3)];
         assert_eq!(known.homes(&all), [(owner(1), Slot(3)), (owner(1), Slot(9)), (owner(2), Slot(5))]);
         let wait = |owner, inode| LockWait { inode, owner, wait: 1, blockers: Vec::new() };
-        known.heard(&[owner(1)], &[wait(owner(1), file(9))]);
+        known.learn(&[owner(1)], &[wait(owner(1), file(9))]);
         assert_eq!(known.homes(&all), [(owner(1), Slot(9)), (owner(2), Slot(5))]);
-        known.heard(&all, &[]);
+        known.learn(&all, &[]);
         assert_eq!(known.homes(&all), []);
         for number in 0..=limits::DEADLOCK_OWNERS_KNOWN_MAX as u64 {
             known.note(owner(number), file(1));

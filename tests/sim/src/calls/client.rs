@@ -3,7 +3,7 @@
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, SessionId, Slot, limits};
 use ramlace_client::pure::{
     Backoff, Failed, Home, Kept, Look, Message, OnRetry, Owed, Sequences, Subject, TakenUp, Verdict,
-    is_in_doubt, is_unheard,
+    is_in_doubt, is_unacknowledged,
 };
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::Layout;
@@ -322,7 +322,7 @@ impl Run {
         let (now, instant) = (self.agenda.now, self.agenda.instant());
         let of_client = &mut self.clients[client];
         let Some(call) = of_client.call.as_mut().filter(|_| of_client.attempt == attempt) else { return };
-        // Nothing else is heard of this attempt.
+        // Nothing else comes of this attempt.
         of_client.attempt += 1;
         let attempt = of_client.attempt;
         call.lost |= !failure.failed.told && self.bug != CallBug::ForgetsLostAnswers;
@@ -476,7 +476,9 @@ impl Run {
         let instant = self.agenda.instant();
         let of_client = &mut self.clients[client];
         of_client.sequences.release(own);
-        let error = outcome.err().filter(|error| is_unheard(error) && self.bug != CallBug::GivesUpUnheard);
+        let error = outcome
+            .err()
+            .filter(|error| is_unacknowledged(error) && self.bug != CallBug::GivesUpUnacknowledged);
         if error.is_none() {
             of_client.owed.told(Subject::GivenUp(SLOT));
             of_client.sequences.release(kept);
@@ -513,7 +515,7 @@ impl Run {
             known.failing = !serves;
             known.given_up &= !serves;
         }
-        self.clients[client].owed.hear_of_life(instant);
+        self.clients[client].owed.note_signs_of_life(instant);
         self.agenda.after(limits::HEARTBEAT_MILLIS, Event::Beats(client));
     }
 

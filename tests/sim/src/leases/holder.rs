@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ramlace_base::{Generation, InodeId, Timestamp};
-use ramlace_client::pure::{RecallsHeard, Renewal};
+use ramlace_client::pure::{RecallsDone, Renewal};
 use ramlace_mount::believed::{Asked, State, kept_attributes};
 use ramlace_sync::Mutex;
 use ramlace_wire::leases::Leased;
@@ -33,7 +33,7 @@ pub(super) struct Holder {
     /// The mount's table.
     state: Mutex<State>,
     renewal: Renewal,
-    heard: Option<RecallsHeard>,
+    recalls_done: Option<RecallsDone>,
     /// A renewal is asked for, and not answered.
     is_renewing: bool,
     kernel: BTreeMap<InodeId, Belief>,
@@ -54,7 +54,7 @@ impl Holder {
             stopped_until: 0,
             state: Mutex::default(),
             renewal: Renewal::default(),
-            heard: None,
+            recalls_done: None,
             is_renewing: false,
             kernel: BTreeMap::new(),
             changing: BTreeMap::new(),
@@ -63,7 +63,7 @@ impl Holder {
     }
 
     /// A request of a session of it has reached the server.
-    pub(super) fn is_heard(&mut self, session: u64, now: u64) {
+    pub(super) fn note_seen(&mut self, session: u64, now: u64) {
         if self.session == session {
             self.last_arrived = now;
         }
@@ -84,7 +84,7 @@ impl Holder {
             self.kernel.remove(&inode);
         }
         self.changing.clear();
-        (self.renewal, self.heard, self.is_renewing) = (Renewal::default(), None, false);
+        (self.renewal, self.recalls_done, self.is_renewing) = (Renewal::default(), None, false);
     }
 }
 
@@ -123,7 +123,7 @@ impl Run {
         of_holder.connection += 1;
         of_holder.done = 0;
         let connection = of_holder.connection;
-        self.send(holder, Ask::Listen { connection, heard: 0, life: NO_LIFE });
+        self.send(holder, Ask::Listen { connection, acknowledged: 0, life: NO_LIFE });
     }
 
     /// It does something, or nothing for a while.
@@ -239,15 +239,15 @@ impl Run {
             Answer::Renewed { told, left } => {
                 of_holder.is_renewing = false;
                 let (began, left) = (self.agenda.instant_of(0), self.agenda.instant_of(left));
-                let all_done = RecallsHeard::after(None, (told.life, EPOCH), Some(u64::MAX), began);
-                let heard = match bug {
-                    LeaseBug::RenewsWhatIsRecalled => of_holder.heard.map(|heard| {
-                        RecallsHeard::after(Some(heard), (told.life, EPOCH), Some(u64::MAX), instant)
+                let all_done = RecallsDone::after(None, (told.life, EPOCH), Some(u64::MAX), began);
+                let recalls_done = match bug {
+                    LeaseBug::RenewsWhatIsRecalled => of_holder.recalls_done.map(|recalls_done| {
+                        RecallsDone::after(Some(recalls_done), (told.life, EPOCH), Some(u64::MAX), instant)
                     }),
                     LeaseBug::RenewsOverLives => Some(all_done),
-                    _ => of_holder.heard,
+                    _ => of_holder.recalls_done,
                 };
-                of_holder.renewal.answered(Some(told), heard, left, instant);
+                of_holder.renewal.answered(Some(told), recalls_done, left, instant);
             }
             Answer::News { connection, life, recalls } if connection == of_holder.connection => {
                 self.hears(holder, connection, life, recalls);
@@ -303,9 +303,9 @@ impl Run {
         let now = self.agenda.instant();
         let of_holder = &mut self.holders[holder];
         let newest = recalls.iter().map(|(number, _)| *number).max();
-        of_holder.heard = Some(RecallsHeard::after(of_holder.heard, (life, EPOCH), newest, now));
+        of_holder.recalls_done = Some(RecallsDone::after(of_holder.recalls_done, (life, EPOCH), newest, now));
         of_holder.done = newest.unwrap_or(of_holder.done);
-        let (heard, connection) = (of_holder.done, of_holder.connection);
-        self.send(holder, Ask::Listen { connection, heard, life });
+        let (acknowledged, connection) = (of_holder.done, of_holder.connection);
+        self.send(holder, Ask::Listen { connection, acknowledged, life });
     }
 }

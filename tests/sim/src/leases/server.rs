@@ -78,7 +78,7 @@ impl Server {
             self.sessions
                 .insert(SessionRecord { session: id(session), who, host: None, label: String::new() }, now);
         }
-        self.sessions.heard(id(session), now).is_ok()
+        self.sessions.note_alive(id(session), now).is_ok()
     }
 }
 
@@ -103,7 +103,7 @@ impl Run {
             self.reply(holder, session, Answer::Ended);
             return Ok(());
         }
-        self.holders[holder].is_heard(session, now);
+        self.holders[holder].note_seen(session, now);
         match ask {
             Ask::Look { inode } => {
                 let value = self.server.values.get(&inode).copied().unwrap_or_default();
@@ -132,8 +132,8 @@ impl Run {
                 };
                 self.reply(holder, session, Answer::Renewed { told, left });
             }
-            Ask::Listen { connection, heard, life } => {
-                self.server.leases.heard(id(session), heard);
+            Ask::Listen { connection, acknowledged, life } => {
+                self.server.leases.acknowledge(id(session), acknowledged);
                 self.release()?;
                 let until = now + limits::LISTEN_MILLIS_MAX;
                 let listening = Listening { holder, connection, until };
@@ -204,7 +204,7 @@ impl Run {
     fn tell_all(&mut self) {
         let sessions: Vec<u64> = self.server.listening.keys().copied().collect();
         for session in sessions {
-            if !self.server.leases.unheard(id(session)).is_empty() {
+            if !self.server.leases.unacknowledged(id(session)).is_empty() {
                 self.tell(session);
             }
         }
@@ -214,13 +214,13 @@ impl Run {
         let Some(Listening { holder, connection, .. }) = self.server.listening.remove(&session) else {
             return;
         };
-        let unheard = self.server.leases.unheard(id(session));
-        let recalls: Vec<_> = unheard.iter().map(|recall| (recall.number, recall.inode)).collect();
+        let unacknowledged = self.server.leases.unacknowledged(id(session));
+        let recalls: Vec<_> = unacknowledged.iter().map(|recall| (recall.number, recall.inode)).collect();
         self.tally.recalled += recalls.len() as u64;
         if self.bug == LeaseBug::TellsOnce
             && let Some((newest, _)) = recalls.last()
         {
-            self.server.leases.heard(id(session), *newest);
+            self.server.leases.acknowledge(id(session), *newest);
         }
         self.reply(holder, session, Answer::News { connection, life: self.server.life, recalls });
     }
@@ -263,8 +263,8 @@ impl Run {
     fn check_may_end(&self, session: u64) -> Result<(), String> {
         let holder = self.holders.iter().find(|holder| holder.session == session);
         match holder.map(|holder| holder.last_arrived) {
-            Some(heard) if self.agenda.now < heard + limits::SESSION_EXPIRY_MILLIS => {
-                Err(format!("a session has ended that was heard at {heard} ms"))
+            Some(seen) if self.agenda.now < seen + limits::SESSION_EXPIRY_MILLIS => {
+                Err(format!("a session has ended that was last seen at {seen} ms"))
             }
             _ => Ok(()),
         }
@@ -277,7 +277,9 @@ impl Run {
                 && self.server.known.contains_key(&holder.session)
         };
         match self.holders.iter().find(old) {
-            Some(holder) => Err(format!("a session that was heard at {} ms goes on", holder.last_arrived)),
+            Some(holder) => {
+                Err(format!("a session that was last seen at {} ms goes on", holder.last_arrived))
+            }
             None => Ok(()),
         }
     }
@@ -289,9 +291,9 @@ impl Run {
         self.server.life += 1;
         self.server.leases = Leases::default();
         self.server.quiet_until = now + HOLD_MILLIS;
-        self.server.sessions.heard_all(instant);
+        self.server.sessions.note_all_alive(instant);
         for holder in &mut self.holders {
-            holder.is_heard(holder.session, now);
+            holder.note_seen(holder.session, now);
         }
         // What it had not answered is asked again: a change finds what it has done, and nobody is given a lease.
         for held in &mut self.server.held {

@@ -143,7 +143,7 @@ impl Run {
         self.may_be_cut(effects)
     }
 
-    /// All lanes have heard that a file is cut, if that is among what has come of something.
+    /// All lanes have acknowledged that a file is cut, if that is among what has come of something.
     pub(super) fn may_be_cut(&mut self, effects: Vec<Effect>) -> Result<(), String> {
         let Some(Cutting { which, size, sequence }) = self.cutting else { return Ok(()) };
         let Some(reply) = reply_in(effects, sequence)? else { return Ok(()) };

@@ -4,7 +4,7 @@ use ramlace_sim::{BehindBug, run_behind};
 
 // SEMANTICS 142.3
 #[test]
-fn a_mount_that_is_not_heard_delays_others_once_and_loses_what_it_had_not_sent() {
+fn a_silent_mount_delays_others_once_and_loses_what_it_had_not_sent() {
     crate::runs(
         |seed| run_behind(seed, BehindBug::None),
         |all, seeds| {

@@ -63,12 +63,12 @@ impl Pool {
                 assert!(!self.is_inline(node), "it is answered, and {node:?} is inline");
                 match self.model.stat(node) {
                     Ok(stat) => assert_eq!(promoted.size.size, stat.size),
-                    Err(error) => assert!(self.has_not_heard_of_its_end(node), "{error}"),
+                    Err(error) => assert!(self.does_not_know_its_end(node), "{error}"),
                 }
             }
             Ok(other) => panic!("{other:?}"),
             Err(error) if error.kind() == ErrorKind::NoSpace => assert!(self.is_inline(node)),
-            Err(_) if self.has_not_heard_of_its_end(node) => {}
+            Err(_) if self.does_not_know_its_end(node) => {}
             // The step that ends the file may notify the waiters first.
             Err(error) if error.kind() == ErrorKind::Stale => _ = self.gone.insert(node),
             Err(error) => {

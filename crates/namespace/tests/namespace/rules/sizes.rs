@@ -98,7 +98,7 @@ fn growing_a_file_tells_nobody() {
 }
 
 #[test]
-fn a_truncation_is_answered_when_each_lane_has_heard_or_cannot() {
+fn a_truncation_is_answered_when_each_lane_has_acknowledged_it_or_cannot() {
     let mut story = Story::new();
     let file = story.create_wide(InodeId::ROOT, "f", 3);
     story.extend(file, 1, 1 << 20).unwrap();

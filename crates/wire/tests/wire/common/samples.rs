@@ -611,7 +611,7 @@ fields! {
     LeasesRenewed { renewed, life, taken, newest }
     LeaseAttributes { inode, names }
     AttributesLeased { info, attributes, names }
-    Listen { leases, heard, told, life }
+    Listen { leases, acknowledged, received, life }
     Recall { number, inode, what }
     DataRecall { number, inode, lane, start, end }
     News { recalls, data, delegations, events, map, life }

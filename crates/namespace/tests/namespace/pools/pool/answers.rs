@@ -71,7 +71,7 @@ impl Pool {
             (_, Err(error))
                 if error.kind() == ErrorKind::NotPermitted
                     && sent.possible.contains(&Outcome::Failed(ErrorKind::Stale)) => {}
-            (_, Err(_)) if wish.takes().into_iter().any(|node| self.has_not_heard_of_its_end(node)) => {}
+            (_, Err(_)) if wish.takes().into_iter().any(|node| self.does_not_know_its_end(node)) => {}
             (_, Err(error)) => assert!(
                 sent.possible.contains(&Outcome::Failed(error.kind())),
                 "{wish:?}: {error}, but the model says {:?}",
@@ -101,7 +101,7 @@ impl Pool {
             return;
         }
         let expected = wish.on_model(&mut self.model);
-        if expected.is_err() && self.has_not_heard_of_its_end(wish.target()) {
+        if expected.is_err() && self.does_not_know_its_end(wish.target()) {
             // A write counts as earlier than the end, of which its home was not notified.
             let write = matches!(wish, Wish::Write { .. } | Wish::Extend { .. });
             return assert!(write || outcome.is_err(), "{wish:?} is done on what is gone");
@@ -132,7 +132,7 @@ impl Pool {
     }
 
     /// A directory that is removed, in the moment before its own slot knows.
-    pub fn has_not_heard_of_its_end(&self, node: Node) -> bool {
+    pub fn does_not_know_its_end(&self, node: Node) -> bool {
         self.model.stat(node).is_err() && self.info(self.inode_of[&node]).is_ok()
     }
 }

@@ -194,7 +194,7 @@ impl Pool {
             _ => None,
         }) {
             None => assert_eq!(wish.on_model(&mut self.model), Ok(None), "{wish:?}"),
-            Some(_) if self.has_not_heard_of_its_end(wish.target()) => {}
+            Some(_) if self.does_not_know_its_end(wish.target()) => {}
             Some(ErrorKind::Retry) => {}
             Some(ErrorKind::HostDown) => assert!(self.is_leaving(wish.target())),
             Some(kind) => {
