@@ -147,7 +147,7 @@ pub const INTENTS_PER_SLOT_MAX: usize = 4096;
 /// Pending messages of one slot to others, before it refuses operations that would add more.
 pub const DELIVERIES_PER_SLOT_MAX: usize = 65_536;
 /// Truncations of one file that some lane has not received yet.
-pub const TRUNCATIONS_UNTOLD_MAX: usize = 1024;
+pub const TRUNCATIONS_UNRECEIVED_MAX: usize = 1024;
 /// Locks held on one file, each a range of one owner and kind.
 pub const LOCKS_PER_INODE_MAX: usize = 4096;
 /// Locks that one session holds or waits for in one slot.
@@ -167,7 +167,7 @@ pub const BEHIND_MILLIS_MAX: u64 = 100;
 /// How long a caller that needs a delegated slot waits for the session to which it is delegated.
 pub const DELEGATION_RECALL_MILLIS_MAX: u64 = 2_500;
 /// Holders are notified again after this time, while a caller waits.
-pub const DELEGATION_TOLD_AGAIN_MILLIS: u64 = 300;
+pub const DELEGATION_NOTIFIED_AGAIN_MILLIS: u64 = 300;
 /// After another caller has asked for a slot, the slot is not delegated for this time.
 pub const DELEGATION_REST_MILLIS: u64 = 1_000;
 /// A delegation under which nothing was promised for this time is given back.
@@ -260,9 +260,9 @@ pub const DATA_RECALLS_OF_BEFORE_LATE_MAX: usize = 4;
 /// Data recalls by which one change asks a holder for pages that lie apart.
 pub const DATA_RECALLS_PER_CHANGE_MAX: usize = 64;
 /// Places whose holders one answer lists.
-pub const HELD_PLACES_TOLD_MAX: usize = 256;
+pub const HELD_PLACES_LISTED_MAX: usize = 256;
 /// Holders, waits, blockers of a wait, and pages that change owners, which it lists for each place.
-pub const HOLDERS_TOLD_MAX: usize = 64;
+pub const HOLDERS_LISTED_MAX: usize = 64;
 /// Places of which a server counts how often pages change sides.
 pub const FOUGHT_PLACES_MAX: usize = 256;
 /// Such pages of each place.

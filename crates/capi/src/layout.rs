@@ -93,7 +93,7 @@ pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints,
             },
         },
     };
-    let placing = match (given.local, given.first_server, given.part_count.told()) {
+    let placing = match (given.local, given.first_server, given.part_count.get()) {
         (0, 0, 0) => Placing::Usual,
         (_, 0, 0) => Placing::Here,
         (0, first, 0) => Placing::From(ServerId(narrow(u64::from(first) - 1, "server's number")?)),
@@ -104,7 +104,7 @@ pub(crate) fn layout_hints(hints: &Given<ramlace_hints>) -> Result<(LayoutHints,
 }
 
 fn parts(hints: &ramlace_hints) -> Result<Vec<Part>> {
-    let count = hints.part_count.told();
+    let count = hints.part_count.get();
     if count > limits::PARTS_MAX {
         return Err(invalid(format!("{count} parts of a file; there may be {}", limits::PARTS_MAX)));
     }

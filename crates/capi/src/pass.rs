@@ -161,7 +161,7 @@ impl<T> Target<T> {
 pub struct Count<N>(N);
 
 impl<N: Copy> Count<N> {
-    pub(crate) fn told(self) -> N {
+    pub(crate) fn get(self) -> N {
         self.0
     }
 }

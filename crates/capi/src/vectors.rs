@@ -51,8 +51,8 @@ pub unsafe extern "C" fn ramlace_pwritev(
 
 /// Checks an array of buffers.
 fn check(buffers: &Items<Buffer>, count: Count<c_int>) -> Result<()> {
-    if !(0..=BUFFERS_MAX).contains(&count.told()) {
-        return Err(invalid(format!("{} buffers; a call takes 0 to {BUFFERS_MAX}", count.told())));
+    if !(0..=BUFFERS_MAX).contains(&count.get()) {
+        return Err(invalid(format!("{} buffers; a call takes 0 to {BUFFERS_MAX}", count.get())));
     }
     let mut lengths = buffers.all(count, "buffers")?.iter().map(Buffer::length);
     let total = lengths.try_fold(0usize, usize::checked_add);

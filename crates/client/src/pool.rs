@@ -245,10 +245,10 @@ impl Pool {
         // One thread for each: dead servers then cost one deadline together, not one each.
         std::thread::scope(|scope| {
             let asked: Vec<_> = entries.map(|entry| (entry.clone(), scope.spawn(|| ask(entry)))).collect();
-            let told = asked.into_iter().map(|(entry, asked)| {
+            let answers = asked.into_iter().map(|(entry, asked)| {
                 (entry, asked.join().expect("asking does not panic").map_err(without_advice))
             });
-            Ok(told.collect())
+            Ok(answers.collect())
         })
     }
 

@@ -112,10 +112,10 @@ impl Transfer {
         buffer.resize(PART_BYTES, 0);
         let mut at = 0;
         loop {
-            let count = self.source.read_at(buffer, at).map_err(|error| told_of(error, &self.task.from))?;
+            let count = self.source.read_at(buffer, at).map_err(|error| with_name(error, &self.task.from))?;
             let arrived = |count| _ = self.written.fetch_add(count, Ordering::Relaxed);
             let written = self.destination.write_at(&buffer[..count], at, arrived);
-            written.map_err(|error| told_of(error, &self.task.to))?;
+            written.map_err(|error| with_name(error, &self.task.to))?;
             at += count as u64;
             totals.bytes_done.fetch_add(count as u64, Ordering::Relaxed);
             if count < buffer.len() {
@@ -130,7 +130,7 @@ impl Transfer {
         if sparse && self.source.next_data(start).is_none_or(|data| data >= end) {
             return self.hole_to(end);
         }
-        let count = self.source.read_at(buffer, start).map_err(|error| told_of(error, &self.task.from))?;
+        let count = self.source.read_at(buffer, start).map_err(|error| with_name(error, &self.task.from))?;
         if count < buffer.len() {
             return Err(Error::new(
                 ErrorKind::Stale,
@@ -142,7 +142,7 @@ impl Transfer {
             if data {
                 let count = |count| _ = self.written.fetch_add(count, Ordering::Relaxed);
                 let written = self.destination.write_at(&buffer[at..at + length], start + at as u64, count);
-                written.map_err(|error| told_of(error, &self.task.to))?;
+                written.map_err(|error| with_name(error, &self.task.to))?;
             } else {
                 self.hole_to(start + (at + length) as u64)?;
             }
@@ -154,7 +154,7 @@ impl Transfer {
     /// Makes a file that ends in a hole as long as it shall be, where its size was not set at first.
     fn hole_to(&self, end: u64) -> Result<()> {
         if end == self.task.found.size && end <= PART_BYTES as u64 {
-            self.destination.set_size(end).map_err(|error| told_of(error, &self.task.to))?;
+            self.destination.set_size(end).map_err(|error| with_name(error, &self.task.to))?;
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ impl Transfer {
             None => self
                 .destination
                 .finish(self.task.found.modified)
-                .map_err(|error| told_of(error, &self.task.to)),
+                .map_err(|error| with_name(error, &self.task.to)),
             Some(error) => {
                 drop(self.destination);
                 Err(error)
@@ -203,7 +203,7 @@ pub fn partial(error: &Error, to: &Side, fresh: bool, written: u64, size: Option
 }
 
 /// The client's errors name the file already; those of local files do not.
-fn told_of(error: Error, side: &Side) -> Error {
+fn with_name(error: Error, side: &Side) -> Error {
     match side {
         Side::Local(_) | Side::Below(_) => error.context(side.shown()),
         Side::Pool(..) | Side::PoolBelow(..) => error,

@@ -97,8 +97,8 @@ fn whoever_waits_hears_that_somebody_is_given_up_again() {
     leases.fence(file_of(0), session(0), 5);
     leases.keep(file_of(0), session(0), WHOLE, 6);
     leases.before_change(file_of(0), session(1), whole(0), Change::Write, &mut zeros, 7).unwrap();
-    let (number, told) = (leases.last_number, leases.told());
+    let (number, notices) = (leases.last_number, leases.notices());
     assert!(leases.fence_for_room(session(1), 8));
     assert_eq!(leases.last_number, number, "it is to drop all of it already");
-    assert_ne!(leases.told(), told);
+    assert_ne!(leases.notices(), notices);
 }

@@ -95,7 +95,7 @@ pub struct DataLeases {
     of: BTreeMap<SessionId, BTreeSet<u64>>,
     last_number: u64,
     /// How often a holder was asked, or was fenced.
-    told: u64,
+    notices: u64,
     /// The bases of pages that differ from what the place has now.
     bases: BTreeMap<(Place, SessionId, u64), Base>,
     /// The number of copies of pages that these share.
@@ -138,7 +138,7 @@ struct Pending {
     /// them.
     of_before: bool,
     /// When the rest of it was last recalled again, or when it began.
-    retold: u64,
+    resent_at: u64,
     /// The part that was dropped because of later recalls.
     dropped: RangeSet,
     /// Whole pages in it that were erased since, and not read anew.
@@ -348,8 +348,8 @@ impl Pending {
         (self.progress + limits::DATA_RECALL_MILLIS).min(writing)
     }
 
-    fn retells_at(&self) -> u64 {
-        self.retold + limits::DATA_RECALL_STUCK_MILLIS
+    fn resends_at(&self) -> u64 {
+        self.resent_at + limits::DATA_RECALL_STUCK_MILLIS
     }
 }
 

@@ -39,6 +39,6 @@ pub use outdated::{News, Outdated};
 pub use pages::PAGE_BYTES;
 pub use residency::{Loss, Residency};
 pub use table::{CutPlan, LaneTable, lost};
-pub use traffic::{Told, Traffic, Writer};
+pub use traffic::{Notified, Traffic, Writer};
 pub use watches::{HomeSeen, Place};
 pub use writes::WritesDone;

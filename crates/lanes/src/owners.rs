@@ -13,7 +13,7 @@
 //!
 //! Adjacent pages are recalled as one range, and a kernel drops it in order: it stops at a page that it reads.
 //! Another session may wait for a page after that one, while the reader waits for that session. So what is left
-//! of such a recall is recalled again without the page that is read ([`DataLeases::retell`]), and what is
+//! of such a recall is recalled again without the page that is read ([`DataLeases::resend`]), and what is
 //! dropped by a later recall is dropped by the earlier ones, too.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -407,7 +407,7 @@ impl DataLeases {
             self.end_claim(place, std::mem::take(ticket));
             return Err(Error::new(ErrorKind::Busy, "another kernel has some of these pages"));
         } else {
-            self.retell(place, pages, now);
+            self.resend(place, pages, now);
         }
         Ok(is_free)
     }
@@ -555,7 +555,7 @@ impl DataLeases {
 
     /// Recalls again the rest of recalls of these pages that cannot be done before their holders have got
     /// pages that they wait for.
-    pub(super) fn retell(&mut self, place: Place, pages: ByteRange, now: u64) -> bool {
+    pub(super) fn resend(&mut self, place: Place, pages: ByteRange, now: u64) -> bool {
         if !self.is_awaited_by_kernels(place) {
             return false;
         }
@@ -566,7 +566,7 @@ impl DataLeases {
             .collect();
         let newest = self.last_number;
         for (number, holder) in stuck {
-            for part in self.untold(number, pages) {
+            for part in self.unsent(number, pages) {
                 let Some(pending) = self.recalls.get(&number) else { break };
                 let mut owned = RangeSet::default();
                 pending.owned.within(part).for_each(|run| owned.insert(run));
@@ -584,36 +584,36 @@ impl DataLeases {
     }
 
     /// The rest of a recall, less the parts of later recalls that can be done at once.
-    fn untold(&self, number: u64, pages: ByteRange) -> Vec<ByteRange> {
+    fn unsent(&self, number: u64, pages: ByteRange) -> Vec<ByteRange> {
         let Some(pending) = self.recalls.get(&number) else { return Vec::new() };
-        let mut told = self.gone(pending);
+        let mut sent = self.gone(pending);
         let later = self.at.get(&pending.place).into_iter().flat_map(|at| at.range(number + 1..));
         for other in later.filter_map(|number| self.recalls.get(number)) {
             if other.holder == pending.holder && !other.fenced && !self.waits_for_some(other) {
-                told.insert(other.range);
+                sent.insert(other.range);
             }
         }
-        told.gaps(pending.range.intersection(pages))
+        sent.gaps(pending.range.intersection(pages))
     }
 
     /// The same for all recalls that were sent a while ago, so that no session is fenced that cannot do its
     /// recall.
-    pub(super) fn retell_late(&mut self, now: u64) -> bool {
-        let late = |pending: &Pending| !pending.fenced && pending.retells_at() <= now;
+    pub(super) fn resend_late(&mut self, now: u64) -> bool {
+        let late = |pending: &Pending| !pending.fenced && pending.resends_at() <= now;
         let late: Vec<(u64, Place, ByteRange)> = self
             .recalls
             .iter()
             .filter(|(_, pending)| late(pending) && self.waits_for_some(pending))
             .map(|(number, pending)| (*number, pending.place, pending.range))
             .collect();
-        let mut told = false;
+        let mut any = false;
         for (number, place, range) in late {
             if let Some(pending) = self.recalls.get_mut(&number) {
-                pending.retold = now;
+                pending.resent_at = now;
             }
-            told |= self.retell(place, range, now);
+            any |= self.resend(place, range, now);
         }
-        told
+        any
     }
 
     /// A holder has dropped all of a recall, and thereby these bytes of earlier ones. Returns the recalls of

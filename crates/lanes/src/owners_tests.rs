@@ -289,7 +289,7 @@ fn an_answer_waits_for_the_rest_of_a_recall_whose_holder_waits_for_a_page_of_it(
     let (granted, mut ticket) = claim(&mut leases, &own(0, 1, 1));
     assert!(!granted);
     assert!(leases.is_waited(of_the_first), "it has the other page");
-    assert!(leases.retell_waited(&recalls, 0) && !leases.retell_waited(&recalls, 0), "it is told once");
+    assert!(leases.resend_waited(&recalls, 0) && !leases.resend_waited(&recalls, 0), "it is told once");
     let again = told(&leases, 0).into_iter().find(|(_, range)| *range == whole(0)).unwrap();
     leases.acknowledge(session(0), &[again.0], &[]);
     assert!(!leases.is_waited(of_the_first), "it has nothing of it");

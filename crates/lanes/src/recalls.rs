@@ -79,8 +79,8 @@ impl DataLeases {
 
     /// Grows when a holder is asked, and when a holder is waited for no more.
     #[must_use]
-    pub fn told(&self) -> u64 {
-        self.told
+    pub fn notices(&self) -> u64 {
+        self.notices
     }
 
     /// A session's pages of a place are to go although nothing has changed: their bytes go elsewhere.
@@ -122,7 +122,7 @@ impl DataLeases {
 
     /// Recalls again the rest of recalls that an answer waits for, where their holders wait for pages of them
     /// themselves. Returns whether there was any.
-    pub fn retell_waited(&mut self, numbers: &[u64], now: u64) -> bool {
+    pub fn resend_waited(&mut self, numbers: &[u64], now: u64) -> bool {
         let mut of: BTreeMap<Place, ByteRange> = BTreeMap::new();
         for pending in numbers.iter().filter_map(|number| self.recalls.get(number)) {
             if pending.waited && self.is_awaited_by_kernels(pending.place) {
@@ -132,7 +132,7 @@ impl DataLeases {
             }
         }
         let newest = self.last_number;
-        of.into_iter().for_each(|(place, hull)| _ = self.retell(place, hull, now));
+        of.into_iter().for_each(|(place, hull)| _ = self.resend(place, hull, now));
         self.last_number != newest
     }
 
@@ -157,12 +157,12 @@ impl DataLeases {
     #[must_use]
     pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
         let numbers = self.of.get(&session).into_iter().flat_map(|of| of.range(above.saturating_add(1)..));
-        let told = |number: &u64| {
+        let recall = |number: &u64| {
             let Pending { place: (inode, lane), range: ByteRange { start, end }, .. } =
                 *self.recalls.get(number)?;
             Some(DataRecall { number: *number, inode, lane, start, end })
         };
-        numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(told).collect()
+        numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(recall).collect()
     }
 
     /// When the next holder's time is over, or something is to be recalled again.
@@ -170,7 +170,7 @@ impl DataLeases {
     pub fn next_end(&self) -> Option<u64> {
         let counts = self.recalls.values().filter(|pending| !pending.fenced && !self.is_excused(pending));
         let ends = counts.map(|pending| match self.waits_for_some(pending) {
-            true => pending.until().min(pending.retells_at()),
+            true => pending.until().min(pending.resends_at()),
             false => pending.until(),
         });
         ends.min()
@@ -179,7 +179,7 @@ impl DataLeases {
     /// Fences holders whose time is over. Returns whether an answer may have fewer recalls to wait for now, or
     /// a holder has more to drop.
     pub fn pass(&mut self, now: u64) -> bool {
-        let told = self.retell_late(now);
+        let resent = self.resend_late(now);
         let over: Vec<u64> = self
             .recalls
             .iter()
@@ -193,7 +193,7 @@ impl DataLeases {
                 self.note_late(*number, now);
             }
         }
-        told || !over.is_empty()
+        resent || !over.is_empty()
     }
 
     /// Fences a recall's holder: no caller waits for it any more.
@@ -206,7 +206,7 @@ impl DataLeases {
 
     /// A holder loses its lease, and is to drop all that it has there, whenever it answers.
     pub(super) fn fence(&mut self, place: Place, holder: SessionId, now: u64) {
-        self.told += 1;
+        self.notices += 1;
         self.take(place, holder);
         self.unknown.begin_whole(place, holder);
         self.owners.forget_owner(place, holder);
@@ -248,11 +248,11 @@ impl DataLeases {
     }
 
     pub(super) fn add(&mut self, place: Place, holder: SessionId, range: ByteRange, now: u64) -> u64 {
-        self.told += 1;
+        self.notices += 1;
         self.last_number += 1;
         let number = self.last_number;
         let (owned, erased, dropped, outdated) = Default::default();
-        let (began, progress, retold) = (now, now, now);
+        let (began, progress, resent_at) = (now, now, now);
         let (waited, fenced, of_before) = (true, false, false);
         let pending = Pending {
             place,
@@ -264,7 +264,7 @@ impl DataLeases {
             fenced,
             owned,
             of_before,
-            retold,
+            resent_at,
             dropped,
             erased,
             outdated,

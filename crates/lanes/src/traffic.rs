@@ -14,7 +14,7 @@ use crate::watches::{HomeSeen, Place, Watches};
 pub type Writer = (SessionId, Sequence);
 
 /// An event for a session.
-pub type Told = (SessionId, Event);
+pub type Notified = (SessionId, Event);
 
 /// Writes under way, and waits for changes.
 #[derive(Default)]
@@ -56,14 +56,14 @@ impl Traffic {
 
     /// Does what follows from a step: returns the events that sessions wait for.
     #[must_use]
-    pub fn note(&mut self, effect: LaneEffect) -> Vec<Told> {
+    pub fn note(&mut self, effect: LaneEffect) -> Vec<Notified> {
         let LaneEffect::Changed { lane, range } = effect;
         self.watches.note((lane.inode, Some(lane.lane)), range)
     }
 
     /// Bytes that live with an inode were changed.
     #[must_use]
-    pub fn note_inline(&mut self, inode: InodeId, range: ByteRange) -> Vec<Told> {
+    pub fn note_inline(&mut self, inode: InodeId, range: ByteRange) -> Vec<Notified> {
         self.watches.note((inode, None), range)
     }
 
@@ -99,7 +99,7 @@ impl Traffic {
 
     /// A home is as it is now, or gone: returns the events to send.
     #[must_use]
-    pub fn compare(&mut self, inode: InodeId, now: Option<HomeSeen>) -> Vec<Told> {
+    pub fn compare(&mut self, inode: InodeId, now: Option<HomeSeen>) -> Vec<Notified> {
         self.watches.compare(inode, now)
     }
 

@@ -123,11 +123,11 @@ impl Watches {
         };
         watch.note(range);
         let number = watch.latest;
-        let told = watch.waits.extract_if(.., |wait| overlaps(wait.range, range));
+        let notified = watch.waits.extract_if(.., |wait| overlaps(wait.range, range));
         let event = |wait: Wait| (wait.session, Event::Changed { wait: wait.wait, lane: place.1, number });
-        let told: Vec<_> = told.map(event).collect();
-        self.waits -= told.len();
-        told
+        let notified: Vec<_> = notified.map(event).collect();
+        self.waits -= notified.len();
+        notified
     }
 
     /// The homes in a slot that a session has asked about; of all slots without one.

@@ -61,7 +61,7 @@ enum Bug {
     /// A snapshot forgets the writes.
     SnapshotForgets,
     /// The result of a write that was cut short is not reported.
-    Untold,
+    Unreported,
 }
 
 const BUGS: &[Bug] = &[
@@ -80,7 +80,7 @@ const BUGS: &[Bug] = &[
     Bug::LateHandover,
     Bug::DropKeepsLane,
     Bug::SnapshotForgets,
-    Bug::Untold,
+    Bug::Unreported,
 ];
 
 #[derive(Clone, Debug)]
@@ -588,7 +588,7 @@ impl Driver {
         }
         self.watch();
         let told = self.told;
-        if self.bug != Bug::Untold {
+        if self.bug != Bug::Unreported {
             let replaced = self.traffic.replaced_by(LANE, writer, Sequence(sequence));
             prop_assert_eq!(replaced, Some(writer), "a retry finds its first attempt");
             let effect = self.traffic.end(LANE, writer).expect("it was under way");

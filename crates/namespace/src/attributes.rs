@@ -195,7 +195,7 @@ fn set_times(inode: &mut Inode, caller: Caller, request: &SetAttributes) {
     if is_writing(request.times) && request.modified.is_some() {
         inode.content_changed_by(caller.who);
         if request.times == TimeReason::WroteAndDropsSetId {
-            inode.drop_set_id_as_told();
+            inode.drop_set_id_for_kernel();
         }
     }
 }

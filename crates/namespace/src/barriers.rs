@@ -24,11 +24,11 @@ impl SlotState {
             return Err(Error::new(ErrorKind::TooMany, text));
         }
         let session = caller.token.session;
-        let (passed, told) =
+        let (passed, notified) =
             self.barriers.change(&request.name, |barrier| barrier.arrive(session, request))?;
         self.session_mut(caller).barriers.insert(request.name.clone());
         let round = passed.unwrap_or_default();
-        effects.extend(told.into_iter().map(|(session, wait)| Effect::BarrierPassed {
+        effects.extend(notified.into_iter().map(|(session, wait)| Effect::BarrierPassed {
             session,
             wait,
             round,

@@ -26,12 +26,12 @@ impl SlotState {
         if caller.on_behalf || !self.opened_for(caller.token.session, id).read {
             self.inode(id)?.check_allows(caller.who, right::READ)?;
         }
-        let told = |file: &File, outcome, cell| {
+        let answer = |file: &File, outcome, cell| {
             Ok(Some(Reply::InlineCell(InlineCellChanged { outcome, cell, size: file.size_info() })))
         };
         let nothing = CellChanged { before: 0, changed: false };
         match file.place() {
-            BytesPlace::Lanes => return told(file, InlineOutcome::InLanes, nothing),
+            BytesPlace::Lanes => return answer(file, InlineOutcome::InLanes, nothing),
             BytesPlace::Leaving => file.check_not_leaving(id)?,
             BytesPlace::Inode => {}
         }
@@ -39,7 +39,7 @@ impl SlotState {
         let end = offset + CELL_BYTES;
         let more = end.saturating_sub(file.inline_bytes());
         if end > limits::INLINE_BYTES_MAX as u64 || (more > 0 && !room) {
-            return told(file, InlineOutcome::Full, nothing);
+            return answer(file, InlineOutcome::Full, nothing);
         }
         let before = file.inline_cell(offset as usize);
         let after = change.after(before);
@@ -50,7 +50,7 @@ impl SlotState {
             self.content_changed(caller, id);
         }
         let cell = CellChanged { before, changed: after.is_some() };
-        told(self.inode(id)?.file(id)?, InlineOutcome::Written, cell)
+        answer(self.inode(id)?.file(id)?, InlineOutcome::Written, cell)
     }
 }
 

@@ -131,8 +131,8 @@ fn operations_that_wait_for_nothing_are_found() {
     // The request of the mkdir, the messages about the truncation.
     let lost = found(|state, _| state.outbox = crate::state::outbox::Outbox::default());
     assert_eq!(lost, [TroubleKind::OperationStuck; 2]);
-    let untold = found(|state, _| _ = state.unfinished.insert((Slot(6), 3)));
-    assert_eq!(untold, [TroubleKind::OperationStuck]);
+    let unsent = found(|state, _| _ = state.unfinished.insert((Slot(6), 3)));
+    assert_eq!(unsent, [TroubleKind::OperationStuck]);
 }
 
 #[test]

@@ -158,12 +158,12 @@ impl SlotState {
             ));
         }
         let start = if request.mode == InlineMode::End { file.size } else { request.offset };
-        let told = |file: &File, outcome| {
+        let answer = |file: &File, outcome| {
             let (size, since) = (file.size_info(), file.layout.created);
             Ok(Some(Reply::WroteInline(InlineWritten { outcome, offset: start, size, since, recall: 0 })))
         };
         match file.place() {
-            BytesPlace::Lanes => return told(file, InlineOutcome::InLanes),
+            BytesPlace::Lanes => return answer(file, InlineOutcome::InLanes),
             BytesPlace::Leaving => file.check_not_leaving(id)?,
             BytesPlace::Inode => {}
         }
@@ -172,19 +172,19 @@ impl SlotState {
         if request.mode == InlineMode::Within {
             end = end.min(file.size);
             if end <= start {
-                return told(file, InlineOutcome::Written);
+                return answer(file, InlineOutcome::Written);
             }
         }
         let more = end.saturating_sub(file.inline_bytes());
         if end > limits::INLINE_BYTES_MAX as u64 || (more > 0 && !room) {
-            return told(file, InlineOutcome::Full);
+            return answer(file, InlineOutcome::Full);
         }
         let start_at = start as usize;
         self.file_mut(id).put(start_at, &request.bytes.0[..end as usize - start_at]);
         self.inline_bytes += more;
         self.inode_mut(id)?.touch(caller.now);
         self.content_changed(caller, id);
-        told(self.inode(id)?.file(id)?, InlineOutcome::Written)
+        answer(self.inode(id)?.file(id)?, InlineOutcome::Written)
     }
 
     /// Sets an inline file's size. New bytes are zero and take no memory.

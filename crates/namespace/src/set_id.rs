@@ -22,7 +22,7 @@ impl Inode {
     }
 
     /// A host's kernel says that the writer may not keep the bits.
-    pub(crate) fn drop_set_id_as_told(&mut self) {
+    pub(crate) fn drop_set_id_for_kernel(&mut self) {
         if self.kind() == FileKind::File {
             self.mode &= !SET_UID;
             if self.mode & GROUP_RUNS != 0 {

@@ -221,8 +221,8 @@ impl SlotState {
 
     /// The bytes for the session's kept replies that were reported to the owner of this slot.
     #[must_use]
-    pub fn told_kept(&self, session: SessionId) -> u64 {
-        self.sessions.get(&session).map_or(0, Session::told_kept)
+    pub fn reported_reply_bytes(&self, session: SessionId) -> u64 {
+        self.sessions.get(&session).map_or(0, Session::reported_reply_bytes)
     }
 
     /// The bytes that each session's kept replies take, for an owner of this slot that has no figures yet.

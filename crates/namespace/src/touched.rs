@@ -11,7 +11,7 @@ use crate::state::inodes::Inodes;
 /// one that requested the step, about the inodes that its request names.
 pub(crate) fn tell_changes(inodes: &mut Inodes, slot: Slot, command: &Command, effects: &mut Vec<Effect>) {
     let changed = inodes.take_changed(slot).into_iter();
-    let told: Vec<Effect> = changed
+    let changes: Vec<Effect> = changed
         .map(|(inode, kind, names)| Effect::Changed {
             inode,
             names,
@@ -19,7 +19,7 @@ pub(crate) fn tell_changes(inodes: &mut Inodes, slot: Slot, command: &Command, e
         })
         .collect();
     // First of all: the answers among the effects show it.
-    effects.splice(..0, told);
+    effects.splice(..0, changes);
 }
 
 fn who_knows(command: &Command, effects: &[Effect], inode: InodeId, kind: FileKind) -> Option<SessionId> {

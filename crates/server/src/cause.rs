@@ -50,8 +50,8 @@ mod tests {
         Some(RequestName::of(&Header { session, call, ..Header::request(Kind::GetMap) }))
     }
 
-    /// What is told before and after others had their turn.
-    async fn told() -> [Option<RequestName>; 2] {
+    /// The cause before and after others had their turn.
+    async fn seen_twice() -> [Option<RequestName>; 2] {
         let before = now();
         yield_now().await;
         [before, now()]
@@ -60,12 +60,13 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn each_task_goes_on_for_its_own_request() {
         let all = async {
-            let (first, second) = (pin!(told()), pin!(async { (spawn_local(kept(told())), told().await) }));
+            let (first, second) =
+                (pin!(seen_twice()), pin!(async { (spawn_local(kept(seen_twice())), seen_twice().await) }));
             let (first, (task, second)) = tokio::join!(within(name(1), first), within(name(2), second));
             assert_eq!((first, second), ([name(1); 2], [name(2); 2]));
             assert_eq!(task.await.unwrap(), [name(2); 2]);
-            assert_eq!(told().await, [None; 2]);
-            let inner = pin!(async { within(None, pin!(told())).await });
+            assert_eq!(seen_twice().await, [None; 2]);
+            let inner = pin!(async { within(None, pin!(seen_twice())).await });
             assert_eq!(within(name(3), inner).await, [None; 2]);
         };
         LocalSet::new().run_until(all).await;

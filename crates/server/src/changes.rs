@@ -199,7 +199,7 @@ impl Server {
             (After::Opens(entry), Reply::Opened(opened)) => {
                 let Opened { info, parent, leased, .. } = &mut **opened;
                 *parent = self.lease_entered(session, who, slot, &entry, Some(info.attributes.inode));
-                *leased = self.lease_told(session, who, slot, &entry, &info.attributes);
+                *leased = self.lease_described(session, who, slot, &entry, &info.attributes);
             }
             (After::Makes(entry), Reply::Attributes(attributes)) => {
                 let parent = self.lease_entered(session, who, slot, &entry, Some(attributes.inode));

@@ -93,13 +93,13 @@ impl Server {
         let durable = self.durable.borrow();
         let first = request.after.map_or(0, |after| u32::from(after.0) + 1);
         let Ok(first) = u16::try_from(first) else { return SlotsPage { slots: Vec::new(), end: true } };
-        let (mut slots, mut told) = (Vec::new(), 0);
+        let (mut slots, mut count) = (Vec::new(), 0);
         for state in durable.names_from(Slot(first)) {
-            if told >= limits::CHECK_SLOT_FACTS_MAX {
+            if count >= limits::CHECK_SLOT_FACTS_MAX {
                 return SlotsPage { slots, end: false };
             }
             let facts = state.slot_facts(|session| durable.sessions.contains(session));
-            told += 1 + facts.asked.len() + facts.held.len() + facts.partitions.len() + facts.troubles.len();
+            count += 1 + facts.asked.len() + facts.held.len() + facts.partitions.len() + facts.troubles.len();
             slots.push(facts);
         }
         SlotsPage { slots, end: true }

@@ -168,18 +168,18 @@ impl Server {
             return;
         }
         let mut watches = self.lane_desk.traffic.borrow_mut();
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         if let Some((inode, range)) = watched.bytes {
-            told.extend(watches.note_inline(inode, range));
+            notified.extend(watches.note_inline(inode, range));
         }
         for (inode, before) in watches.homes(watched.slot) {
             let now = self.home_seen(inode);
             if now != Some(before) {
-                told.extend(watches.compare(inode, now));
+                notified.extend(watches.compare(inode, now));
             }
         }
         drop(watches);
-        self.tell(told);
+        self.tell(notified);
     }
 }
 

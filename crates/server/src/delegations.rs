@@ -97,12 +97,12 @@ impl Server {
             self.note_delegations(self.delegations.count() + 1);
         }
         let held = self.delegation(slot).filter(|held| held.session == session)?;
-        let told = self.delegated(who, held, directory);
-        if told.is_none() && before.is_none() {
+        let delegated = self.delegated(who, held, directory);
+        if delegated.is_none() && before.is_none() {
             // If this finds no room in the log, the slot is recalled when another session wants it.
             let _ = self.end_delegation(slot, held);
         }
-        told
+        delegated
     }
 
     fn may_delegate(&self, session: SessionId, slot: Slot) -> bool {
@@ -127,11 +127,11 @@ impl Server {
         let info = self.query(who, slot, &GetAttributes { inode: directory }).ok()?;
         let durable = self.durable.borrow();
         let names = durable.names(slot)?;
-        let is_told = info.attributes.kind == FileKind::Directory
+        let fits = info.attributes.kind == FileKind::Directory
             && names.has_all_names(directory)
             && info.attributes.size < limits::DELEGATED_ENTRIES_MAX;
         let next = names.next_inode();
-        is_told.then(|| Delegated {
+        fits.then(|| Delegated {
             number: held.number,
             directory: info,
             who: who.clone(),

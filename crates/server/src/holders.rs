@@ -21,7 +21,7 @@ fn that_fit(places: impl Iterator<Item = HeldPlace>) -> Vec<HeldPlace> {
         }
         None => false,
     };
-    places.take(limits::HELD_PLACES_TOLD_MAX).take_while(fits).collect()
+    places.take(limits::HELD_PLACES_LISTED_MAX).take_while(fits).collect()
 }
 
 impl Server {
@@ -35,7 +35,7 @@ impl Server {
     }
 
     fn held_place(&self, held: Held) -> HeldPlace {
-        let (now, most) = (self.data.now(), limits::HOLDERS_TOLD_MAX);
+        let (now, most) = (self.data.now(), limits::HOLDERS_LISTED_MAX);
         let holders = held.holders.into_iter().take(most).map(|(session, has)| Holder {
             session,
             label: self.label_of(session),
@@ -108,16 +108,16 @@ mod tests {
             to: WaitsTo::Own,
             start: most,
             end: most,
-            blockers: vec![session; limits::HOLDERS_TOLD_MAX],
+            blockers: vec![session; limits::HOLDERS_LISTED_MAX],
         };
         let place = HeldPlace {
             inode: InodeId(most),
             lane: Some(u16::MAX),
-            holders: (0..limits::HOLDERS_TOLD_MAX).map(|_| holder()).collect(),
-            waits: (0..limits::HOLDERS_TOLD_MAX).map(|_| wait()).collect(),
+            holders: (0..limits::HOLDERS_LISTED_MAX).map(|_| holder()).collect(),
+            waits: (0..limits::HOLDERS_LISTED_MAX).map(|_| wait()).collect(),
             fought: Vec::new(),
         };
-        let places = that_fit(std::iter::repeat_n(place, limits::HELD_PLACES_TOLD_MAX));
+        let places = that_fit(std::iter::repeat_n(place, limits::HELD_PLACES_LISTED_MAX));
         assert!(!places.is_empty());
         assert!(encode_body(&Holders { places, left_out: most }).len() <= limits::BODY_BYTES_MAX as usize);
     }

@@ -68,7 +68,7 @@ impl Server {
         }
         self.go_by_book(book)?;
         self.use_next_when_known()?;
-        self.await_told().await;
+        self.await_informed().await;
         let secrets = self.keys.keys().book().secrets.clone();
         Ok(SecretRotated { rotation: secrets.rotation(), secret: secrets.current, untold: self.untold() })
     }
@@ -100,7 +100,7 @@ impl Server {
         Ok(())
     }
 
-    async fn await_told(&self) {
+    async fn await_informed(&self) {
         let until = clock::instant() + TELL_PATIENCE;
         while !self.untold().is_empty()
             && timeout_at(until.into(), self.keys.answered.notified()).await.is_ok()
@@ -122,7 +122,7 @@ impl Server {
                 Some(KeyText(newest.host_key(entry.key.clone()).to_line()))
             }
             KeyChange::RevokeHost(_) => {
-                self.await_told().await;
+                self.await_informed().await;
                 None
             }
         };
@@ -264,12 +264,12 @@ impl Server {
     /// Servers that have not acknowledged the newest book, or could not write its secret.
     fn untold(&self) -> Vec<ServerId> {
         let Ok(map) = self.membership.map() else { return Vec::new() };
-        let is_told = |server: ServerId| match server == self.me {
+        let is_informed = |server: ServerId| match server == self.me {
             true => self.keys.file_is_current.get(),
-            false => self.keys.is_told(server),
+            false => self.keys.is_informed(server),
         };
         let there = map.servers.iter().filter(|entry| !entry.forgotten).map(|entry| entry.server);
-        there.filter(|server| !is_told(*server)).collect()
+        there.filter(|server| !is_informed(*server)).collect()
     }
 
     fn tell_key_book(self: &Rc<Self>) {
@@ -288,7 +288,7 @@ async fn tell_one(server: Rc<Server>, other: ServerId) {
         let is_there =
             |map: &ramlace_wire::ClusterMap| map.server(other).is_some_and(|entry| !entry.forgotten);
         let map = server.membership.map().ok().filter(|map| is_there(map));
-        let (Some(map), false) = (map, server.keys.is_told(other)) else {
+        let (Some(map), false) = (map, server.keys.is_informed(other)) else {
             // The sender lives as long as the server.
             let _ = news.changed().await;
             continue;
@@ -297,7 +297,7 @@ async fn tell_one(server: Rc<Server>, other: ServerId) {
         let version = book.version;
         match server.peers.call(&map, other, &HearKeyBook { book }).await {
             Ok(()) => {
-                server.keys.told.borrow_mut().insert(other, version);
+                server.keys.informed.borrow_mut().insert(other, version);
                 if let Err(error) = server.use_next_when_known() {
                     eprintln!("ramlace: the next secret is not used yet: {error}");
                 }

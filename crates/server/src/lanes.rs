@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, LaneId, Result, ServerId, Slot};
-use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, Told, Writer};
+use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, Notified, Writer};
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::LaneTarget;
@@ -49,13 +49,13 @@ impl Server {
     pub fn note_effect(&self, slot: Slot, effect: LaneEffect) {
         let LaneEffect::Changed { lane, .. } = effect;
         self.forget_time(slot, lane);
-        let told = self.lane_desk.traffic.borrow_mut().note(effect);
-        self.tell(told);
+        let events = self.lane_desk.traffic.borrow_mut().note(effect);
+        self.tell(events);
     }
 
     /// Queues events for the sessions that wait for them.
-    pub fn tell(&self, told: Vec<Told>) {
-        told.into_iter().for_each(|(session, event)| self.events.push(session, event));
+    pub fn tell(&self, events: Vec<Notified>) {
+        events.into_iter().for_each(|(session, event)| self.events.push(session, event));
     }
 
     /// Runs a change of a lane exclusively: requests for the lane wait until it is over.

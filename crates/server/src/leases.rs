@@ -78,22 +78,22 @@ impl Server {
     }
 
     /// Leases on an entry that the reply to a change describes, as far as the entry is still as described.
-    pub fn lease_told(
+    pub fn lease_described(
         self: &Rc<Self>,
         session: SessionId,
         who: &Credentials,
         slot: Slot,
         entry: &Lookup,
-        told: &Attributes,
+        described: &Attributes,
     ) -> EntryLeased {
         let (parent, not) = (entry.parent, EntryLeased::default());
         if !self.leases.leases.borrow().listens(session) {
             return not;
         }
         match self.query(who, slot, entry) {
-            Ok(found) if found.attributes.as_ref() == Some(told) => EntryLeased {
+            Ok(found) if found.attributes.as_ref() == Some(described) => EntryLeased {
                 names: self.lease_names(session, slot, parent),
-                attributes: self.lease(session, told.inode, Leased::Attributes),
+                attributes: self.lease(session, described.inode, Leased::Attributes),
             },
             _ => not,
         }
@@ -107,7 +107,7 @@ impl Server {
         who: &Credentials,
         slot: Slot,
         entry: &Lookup,
-        told: Option<InodeId>,
+        described: Option<InodeId>,
     ) -> Option<Attributes> {
         if !self.leases.leases.borrow().listens(session) {
             return None;
@@ -117,7 +117,7 @@ impl Server {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             _ => return None,
         };
-        (now == told).then(|| self.lease_changed(session, who, slot, entry.parent)).flatten()
+        (now == described).then(|| self.lease_changed(session, who, slot, entry.parent)).flatten()
     }
 
     /// The present attributes of a directory, with a lease, if the session listens to recalls and the

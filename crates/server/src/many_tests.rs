@@ -14,7 +14,7 @@ use ramlace_wire::namespace::{
 use ramlace_wire::session::SessionKind;
 use ramlace_wire::{FileAttributes, Kind, Request, decode_body, encode_body};
 
-use crate::testing::{Client, TestServer, Told, run};
+use crate::testing::{Answered, Client, TestServer, run};
 
 const HOLDER: u8 = 1;
 const OTHER: u8 = 2;
@@ -54,7 +54,7 @@ fn write(inode: InodeId, text: &str) -> WriteInline {
     WriteInline { inode, mode: InlineMode::At, offset: 0, bytes, origin: WriteOrigin::Program }
 }
 
-async fn ask(client: &mut Client, request: &ChangeMany) -> Told<ManyChanged> {
+async fn ask(client: &mut Client, request: &ChangeMany) -> Answered<ManyChanged> {
     client.ask(request).await
 }
 

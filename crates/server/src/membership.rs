@@ -36,7 +36,7 @@ impl Server {
     /// A server asks to join; only the coordinator's server can answer.
     pub async fn join(&self, join: JoinPool) -> Outcome<ClusterMap> {
         let holder_lives = self.holder_lives(&join.entry).await;
-        self.keys.forget_told(join.entry.server);
+        self.keys.forget_informed(join.entry.server);
         self.coordinate(Input::Join { join, holder_lives })
     }
 
@@ -93,7 +93,7 @@ impl Server {
         // A map in the store proves that the store has served in this pool before.
         let keeps_store = self.membership.map().is_ok();
         let request = JoinPool { entry: self.entry(), keeps_store };
-        let (began, mut told) = (clock::instant(), String::new());
+        let (began, mut last_logged) = (clock::instant(), String::new());
         loop {
             let outcome = match &self.config.options.coordinator {
                 None => self.join(request.clone()).await.map_err(|refusal| refusal.error),
@@ -110,9 +110,9 @@ impl Server {
                 Err(error) if error.kind() != ErrorKind::Retry && self.stands_in_map() => return Ok(()),
                 Err(error) if may_pass(error.kind()) => {
                     // People who wait for this server find the reason in its log.
-                    if began.elapsed() >= JOIN_QUIET && told != error.message() {
-                        error.message().clone_into(&mut told);
-                        eprintln!("ramlace: server {} waits to join the pool: {told}", self.me.0);
+                    if began.elapsed() >= JOIN_QUIET && last_logged != error.message() {
+                        error.message().clone_into(&mut last_logged);
+                        eprintln!("ramlace: server {} waits to join the pool: {last_logged}", self.me.0);
                     }
                     tokio::time::sleep(JOIN_PAUSE).await;
                 }

@@ -94,9 +94,9 @@ impl Server {
         self.changing_lane(lane, async {
             let Some((slot, known)) = self.find_lane(lane) else { return Ok(None) };
             let since = known.unwrap_or_default();
-            let told = match self.query_home(QueryInode { inode: lane.inode, since }).await {
+            let finding = match self.query_home(QueryInode { inode: lane.inode, since }).await {
                 Ok(answer) => match self.fit_lane(lane, slot, known, &answer).await? {
-                    Some(told) => told,
+                    Some(finding) => finding,
                     None => return Ok(None),
                 },
                 Err(refusal) if matches!(refusal.error.kind(), ErrorKind::Stale | ErrorKind::Lost) => {
@@ -105,7 +105,7 @@ impl Server {
                 }
                 Err(refusal) => return Err(refusal),
             };
-            let text = format!("lane {} of file {}, {told}", lane.lane, lane.inode);
+            let text = format!("lane {} of file {}, {finding}", lane.lane, lane.inode);
             Ok(Some(Trouble { kind: TroubleKind::LaneAstray, inode: Some(lane.inode), text }))
         })
         .await
@@ -119,13 +119,13 @@ impl Server {
         known: Option<Generation>,
         answer: &InodeAnswer,
     ) -> Outcome<Option<&'static str>> {
-        let (change, told) = match known.map(|known| known.cmp(&answer.generation)) {
+        let (change, finding) = match known.map(|known| known.cmp(&answer.generation)) {
             Some(Ordering::Greater) => {
                 let length = lane_length(&answer.layout, lane.lane, answer.size);
                 let (generation, length) = (answer.generation, Some(length));
-                let told = "which was cut by a truncation that the file knows nothing of: bytes of it may be gone, \
+                let finding = "which was cut by a truncation that the file knows nothing of: bytes of it may be gone, \
                             or what was cut off since may be back";
-                (LaneChange::Cut { lane, generation, length }, told)
+                (LaneChange::Cut { lane, generation, length }, finding)
             }
             Some(Ordering::Less) => {
                 (LaneTable::cut_as_answered(lane, answer), "which had missed a truncation of the file")
@@ -133,7 +133,7 @@ impl Server {
             Some(Ordering::Equal) | None => return Ok(None),
         };
         self.cut_now(slot, lane, change, SessionId::NONE).await?;
-        Ok(Some(told))
+        Ok(Some(finding))
     }
 
     /// Memory without a record belongs to no slot that could learn of its end.

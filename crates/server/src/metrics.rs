@@ -59,10 +59,10 @@ mod tests {
             micros: most,
             classes: [most; LATENCY_CLASSES],
         };
-        let told = Metrics {
+        let metrics = Metrics {
             messages: vec![message; Kind::ALL.len()],
             sessions: vec![session; limits::SESSIONS_MAX],
         };
-        assert!(ramlace_wire::encode_body(&told).len() <= limits::BODY_BYTES_MAX as usize);
+        assert!(ramlace_wire::encode_body(&metrics).len() <= limits::BODY_BYTES_MAX as usize);
     }
 }

@@ -13,7 +13,7 @@ use ramlace_wire::runs::{LaneRuns, Strided, Tile};
 use ramlace_wire::session::{CloseSession, SessionKind};
 use ramlace_wire::{Kind, Layout, Permit, Request, Shows, encode_body};
 
-use crate::testing::{Client, TestServer, Told, run};
+use crate::testing::{Answered, Client, TestServer, run};
 
 const SLOT: Slot = Slot(0);
 const PAGE: usize = 4096;
@@ -80,14 +80,14 @@ struct Liar<'a> {
 }
 
 impl Liar<'_> {
-    async fn try_one<R: Request>(&mut self, request: &R) -> (Kind, Told<()>) {
+    async fn try_one<R: Request>(&mut self, request: &R) -> (Kind, Answered<()>) {
         self.sequence += 1;
         let sequence = if R::KIND.row().changes { self.sequence } else { 0 };
         (R::KIND, self.client.change(sequence, 0, request).await.map(drop))
     }
 
     /// Tries every request about a lane.
-    async fn try_all(&mut self, target: LaneTarget) -> Vec<(Kind, Told<()>)> {
+    async fn try_all(&mut self, target: LaneTarget) -> Vec<(Kind, Answered<()>)> {
         let (offset, length, inode) = (0, PAGE as u64, target.lane.inode);
         let mut came = Vec::new();
         let read = ReadChunk { target, offset, length: PAGE as u32, keep: Keep::No, take: false };
@@ -137,8 +137,8 @@ fn says_not_opened(error: &Error, inode: InodeId) -> bool {
         && error.message().contains(&inode.to_string())
 }
 
-fn refused(came: &[(Kind, Told<()>)], inode: InodeId) -> Vec<Kind> {
-    let denied = |told: &Told<()>| told.as_ref().is_err_and(|error| says_not_opened(error, inode));
+fn refused(came: &[(Kind, Answered<()>)], inode: InodeId) -> Vec<Kind> {
+    let denied = |told: &Answered<()>| told.as_ref().is_err_and(|error| says_not_opened(error, inode));
     came.iter().filter(|(_, told)| denied(told)).map(|(kind, _)| *kind).collect()
 }
 

@@ -17,7 +17,7 @@ use crate::log_file;
 use crate::membership;
 use crate::sandbox;
 use crate::server::Server;
-use crate::stop::{BugEndsProcess, told_by_supervisor};
+use crate::stop::{BugEndsProcess, stop_requested};
 use crate::supervisor::{EXIT_HOPELESS, EXIT_REFUSED};
 
 /// Time for replies under way when the server stops.
@@ -116,11 +116,11 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
             let listener = listener.into_listener()?;
             tokio::task::spawn_local(accept_all(server.clone(), listener));
         }
-        let stopped = told_by_supervisor(stop_fd);
+        let stopped = stop_requested(stop_fd);
         tokio::pin!(stopped);
         tokio::select! {
             joined = server.join_pool() => joined.map_err(Ending::by_coordinator)?,
-            told = &mut stopped => return Ok(told?),
+            outcome = &mut stopped => return Ok(outcome?),
             () = server.stopping.notified() => return Ok(()),
         }
         tokio::task::spawn_local(log_file::keep_short());
@@ -129,7 +129,7 @@ fn serve(config: ChildConfig, ready: &mut Ready) -> std::result::Result<(), Endi
         tokio::task::spawn_local(server.clone().forget_old_leases());
         ready.tell("ready");
         tokio::select! {
-            told = &mut stopped => told?,
+            outcome = &mut stopped => outcome?,
             () = server.stopping.notified() => {}
         }
         tokio::time::sleep(DRAIN).await;
@@ -171,7 +171,7 @@ fn inherit_listener(fd: i32) -> Result<Inherited> {
 /// Accepts connections and serves them.
 pub async fn accept_all(server: Rc<Server>, mut listener: Listener) {
     let _bug = BugEndsProcess;
-    let mut told: Option<Instant> = None;
+    let mut last_logged: Option<Instant> = None;
     loop {
         match listener.accept().await {
             Ok(incoming) if (server.counters.connections.get() as usize) < server.callers.most() => {
@@ -181,8 +181,8 @@ pub async fn accept_all(server: Rc<Server>, mut listener: Listener) {
             Ok(incoming) => drop(incoming),
             Err(error) => {
                 let now = clock::instant();
-                if told.is_none_or(|told| now.duration_since(told) >= ACCEPT_QUIET) {
-                    told = Some(now);
+                if last_logged.is_none_or(|told| now.duration_since(told) >= ACCEPT_QUIET) {
+                    last_logged = Some(now);
                     eprintln!("ramlace: accepting a connection: {error}");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;

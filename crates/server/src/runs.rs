@@ -22,7 +22,7 @@ use crate::server::{Outcome, Server};
 
 /// Up to this many changes are reported one by one to those who wait for changes; if there are more, the gaps
 /// between them are reported as changed too.
-const TOLD_ONE_BY_ONE_MAX: usize = 16;
+const REPORTED_ONE_BY_ONE_MAX: usize = 16;
 
 impl Server {
     /// Many runs of a lane.
@@ -111,7 +111,7 @@ impl Server {
     }
 
     fn tell_of_runs(&self, target: &LaneTarget, runs: &[ByteRange]) {
-        for some in runs.chunks(runs.len().div_ceil(TOLD_ONE_BY_ONE_MAX).max(1)) {
+        for some in runs.chunks(runs.len().div_ceil(REPORTED_ONE_BY_ONE_MAX).max(1)) {
             let range = ByteRange { start: some[0].start, end: some[some.len() - 1].end };
             self.note_effect(target.slot, LaneEffect::Changed { lane: target.lane, range });
         }

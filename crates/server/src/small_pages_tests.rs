@@ -20,7 +20,7 @@ use ramlace_wire::{Kind, Layout, encode_body};
 use crate::data_leases_tests::{lane_of_a_file, new_file, waits};
 use crate::delivery_tests::false_server;
 use crate::server::data_desk::place_of;
-use crate::testing::{Client, Gate, TestServer, Told, run};
+use crate::testing::{Answered, Client, Gate, TestServer, run};
 
 const SLOT: Slot = Slot(0);
 const PAGE: usize = 4096;
@@ -81,12 +81,12 @@ impl Small {
         listener.ask(&EndRecalls { done: Vec::new(), blocked, life: 0 }).await.unwrap();
     }
 
-    async fn back(&mut self, sequence: u64) -> Told<InlineWritten> {
+    async fn back(&mut self, sequence: u64) -> Answered<InlineWritten> {
         let request = write(self.inode, 0, &self.page, WriteOrigin::Back);
         self.holder.change(sequence, 0, &request).await
     }
 
-    async fn back_to_lane(&mut self, sequence: u64) -> Told<()> {
+    async fn back_to_lane(&mut self, sequence: u64) -> Answered<()> {
         let header = self.holder.header(Kind::WriteChunk, sequence, sequence as u32 - 1);
         let request = WriteChunk { target: self.target, offset: 0, origin: WriteOrigin::Back };
         self.holder.begin_write(header, &request, &self.page).await;

@@ -21,7 +21,7 @@ impl Drop for BugEndsProcess {
 
 /// Resolves when the supervisor requests the end. A supervisor that has died requests nothing: the server
 /// goes on, because the bytes matter more than tidiness.
-pub async fn told_by_supervisor(stop_fd: i32) -> Result<()> {
+pub async fn stop_requested(stop_fd: i32) -> Result<()> {
     // SAFETY: the supervisor passed this descriptor to this process alone, for this use alone.
     let descriptor = unsafe { OwnedFd::from_raw_fd(stop_fd) };
     rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)

@@ -252,7 +252,7 @@ pub struct Client {
 }
 
 /// The result of a request.
-pub type Told<T> = std::result::Result<T, Error>;
+pub type Answered<T> = std::result::Result<T, Error>;
 
 impl Client {
     /// Connects; waits for the pool's map.
@@ -300,7 +300,7 @@ impl Client {
         }
     }
 
-    pub async fn ask<R: Request>(&mut self, request: &R) -> Told<R::Reply> {
+    pub async fn ask<R: Request>(&mut self, request: &R) -> Answered<R::Reply> {
         self.change(0, 0, request).await
     }
 
@@ -309,13 +309,13 @@ impl Client {
         sequence: u64,
         outstanding: u32,
         request: &R,
-    ) -> Told<R::Reply> {
+    ) -> Answered<R::Reply> {
         let header = self.header(R::KIND, sequence, outstanding);
         self.connection.call(header, request, LONG).await.map_err(|failure| failure.error)
     }
 
     /// Promotes an empty file, by a number far above `sequence` that acknowledges nothing from it on.
-    pub async fn promote(&mut self, sequence: u64, inode: InodeId) -> Told<()> {
+    pub async fn promote(&mut self, sequence: u64, inode: InodeId) -> Answered<()> {
         const ABOVE: u32 = 1_000_000;
         self.change(sequence + u64::from(ABOVE), ABOVE, &Promote { inode }).await.map(drop)
     }
@@ -327,7 +327,7 @@ impl Client {
         let _ = self.connection.flush().await;
     }
 
-    pub async fn answer<T: serde::de::DeserializeOwned>(&mut self) -> Told<(T, Vec<u8>)> {
+    pub async fn answer<T: serde::de::DeserializeOwned>(&mut self) -> Answered<(T, Vec<u8>)> {
         let closed = || Error::new(ErrorKind::HostDown, "the connection was closed");
         let (header, body) = self.connection.read_request().await?.ok_or_else(closed)?;
         assert!(header.is_reply());
@@ -346,7 +346,7 @@ impl Client {
         target: LaneTarget,
         offset: u64,
         data: &[u8],
-    ) -> Told<()> {
+    ) -> Answered<()> {
         let header = self.header(Kind::WriteChunk, sequence, outstanding);
         self.begin_write(header, &WriteChunk { target, offset, origin: WriteOrigin::Program }, data).await;
         self.answer::<ChunkWritten>().await.map(drop)
@@ -357,7 +357,7 @@ impl Client {
         sequence: u64,
         request: &ExtendChunk,
         data: &[u8],
-    ) -> Told<ChunkExtended> {
+    ) -> Answered<ChunkExtended> {
         let header = self.header(Kind::ExtendChunk, sequence, 0);
         self.begin_write(header, request, data).await;
         self.answer::<ChunkExtended>().await.map(|(extended, _)| extended)
@@ -373,13 +373,13 @@ impl Client {
         target: LaneTarget,
         runs: LaneRuns,
         data: &[u8],
-    ) -> Told<()> {
+    ) -> Answered<()> {
         let header = self.header(Kind::WriteRuns, sequence, 0);
         self.begin_write(header, &WriteRuns { target, runs }, data).await;
         self.answer::<()>().await.map(drop)
     }
 
-    pub async fn read_runs(&mut self, target: LaneTarget, runs: LaneRuns) -> Told<Vec<u8>> {
+    pub async fn read_runs(&mut self, target: LaneTarget, runs: LaneRuns) -> Answered<Vec<u8>> {
         let bytes = runs.reach().bytes as usize;
         let header = self.header(Kind::ReadRuns, 0, 0);
         self.begin_write(header, &ReadRuns { target, runs }, &[]).await;
@@ -387,7 +387,7 @@ impl Client {
         Ok(if read.hole { vec![0; bytes] } else { data })
     }
 
-    pub async fn read(&mut self, target: LaneTarget, offset: u64, length: u32) -> Told<Vec<u8>> {
+    pub async fn read(&mut self, target: LaneTarget, offset: u64, length: u32) -> Answered<Vec<u8>> {
         let request = ReadChunk { target, offset, length, keep: Keep::No, take: false };
         self.connection.queue_reply(self.header(Kind::ReadChunk, 0, 0), &encode_body(&request), &[]);
         self.connection.flush().await?;

@@ -185,7 +185,7 @@ impl SlotValue {
         self.lanes.end_session(session);
         if let Some(names) = &mut self.names {
             // All of it goes.
-            effects.kept.push((session, -(names.told_kept(session) as i64)));
+            effects.kept.push((session, -(names.reported_reply_bytes(session) as i64)));
             let command = Command { now, origin: Origin::Server, op: Op::EndSession { session } };
             self.command(&command, Room::ForInodes, effects);
         }

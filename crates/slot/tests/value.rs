@@ -150,7 +150,7 @@ fn what_each_change_adds_to_the_counts_comes_to_what_is_there() {
                 ended += 1;
             }
         }
-        let told = |number: u64| value.names().unwrap().told_kept(session(number)) as i64;
+        let told = |number: u64| value.names().unwrap().reported_reply_bytes(session(number)) as i64;
         assert_eq!(kept, [told(0), told(1), told(2)]);
         let known: Vec<SessionId> = value.sessions().collect();
         assert!((0..3).all(|number| value.knows(session(number)) == known.contains(&session(number))));

@@ -19,7 +19,7 @@ pub struct Failure {
 
 impl Failure {
     /// The error that the other side sent in an error frame.
-    pub(crate) fn told(body: ErrorBody) -> Failure {
+    pub(crate) fn answered(body: ErrorBody) -> Failure {
         let mut body = body;
         let map = body.map.take().map(Box::new);
         Failure { error: body.into_error(), map, fatal: false }

@@ -52,7 +52,7 @@ pub(crate) fn decode_reply<R: Request>(
     body: &[u8],
 ) -> std::result::Result<R::Reply, Failure> {
     if header.is_error() {
-        return Err(Failure::told(decode_body::<ErrorBody>(header.kind, body)?));
+        return Err(Failure::answered(decode_body::<ErrorBody>(header.kind, body)?));
     }
     Ok(decode_body(header.kind, body)?)
 }

@@ -313,9 +313,9 @@ mod tests {
     fn another_secret_is_refused_with_a_line() {
         let (client, hello) = begin(&secret(1).owner_key());
         let Err(error) = answered(&hello, &secret(2)) else { panic!("a wrong secret passed") };
-        let told = finished(client, &refusal(&error)).err().unwrap();
-        assert_eq!(told.kind(), ErrorKind::Denied);
-        assert!(told.message().contains("secret is not this pool's"), "{told}");
+        let answer = finished(client, &refusal(&error)).err().unwrap();
+        assert_eq!(answer.kind(), ErrorKind::Denied);
+        assert!(answer.message().contains("secret is not this pool's"), "{answer}");
     }
 
     #[test]
@@ -323,9 +323,12 @@ mod tests {
         let pool = secret(1);
         let (client, hello) = ClientHandshake::begin(&pool.owner_key(), Some(ServerId(2)));
         let error = answered(&hello, &pool).err().unwrap();
-        let told = finished(client, &refusal(&error)).err().unwrap();
-        assert_eq!(told.kind(), ErrorKind::HostDown);
-        assert!(told.message().contains("this is server 3") && told.message().contains("server 2"), "{told}");
+        let answer = finished(client, &refusal(&error)).err().unwrap();
+        assert_eq!(answer.kind(), ErrorKind::HostDown);
+        assert!(
+            answer.message().contains("this is server 3") && answer.message().contains("server 2"),
+            "{answer}"
+        );
         // A server that has the pool's key and the number that was meant is accepted.
         let (client, hello) = ClientHandshake::begin(&pool.owner_key(), Some(ServerId(2)));
         let hello: &[u8; HELLO_BYTES] = hello[..].try_into().unwrap();
@@ -376,9 +379,9 @@ mod tests {
             }
         };
         for (name, serial) in [("node7", 1), ("node7", 2), ("node8", 2)] {
-            let told = greeted(name, serial).unwrap_err();
-            assert_eq!(told.kind(), ErrorKind::Denied);
-            assert!(told.message().contains(&format!("the host key '{name}' was revoked")), "{told}");
+            let answer = greeted(name, serial).unwrap_err();
+            assert_eq!(answer.kind(), ErrorKind::Denied);
+            assert!(answer.message().contains(&format!("the host key '{name}' was revoked")), "{answer}");
         }
         for (name, serial) in [("node7", 3), ("node8", 3), ("node", 1), ("default", 1)] {
             assert_eq!(greeted(name, serial).unwrap(), serial);
@@ -466,8 +469,8 @@ mod tests {
         bytes[8..10].copy_from_slice(&77u16.to_le_bytes());
         let error = check_client_preamble(&bytes).unwrap_err();
         assert!(error.message().contains("version 77"), "{error}");
-        let mut told = refusal(&error);
-        assert_eq!(told.pop(), Some(b'\n'));
-        assert!(told.len() <= PREAMBLE_BYTES + PREAMBLE_PAYLOAD_BYTES_MAX);
+        let mut answer = refusal(&error);
+        assert_eq!(answer.pop(), Some(b'\n'));
+        assert!(answer.len() <= PREAMBLE_BYTES + PREAMBLE_PAYLOAD_BYTES_MAX);
     }
 }

@@ -17,7 +17,7 @@ pub struct ListHolders {
 /// What a server knows of it at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holders {
-    /// Those first about which most happens; at most [`ramlace_base::limits::HELD_PLACES_TOLD_MAX`].
+    /// Those first about which most happens; at most [`ramlace_base::limits::HELD_PLACES_LISTED_MAX`].
     pub places: Vec<HeldPlace>,
     /// Places that are left out.
     pub left_out: u64,
@@ -30,7 +30,7 @@ pub struct HeldPlace {
     pub inode: InodeId,
     /// The lane; `None`: the bytes live with the inode.
     pub lane: Option<u16>,
-    /// At most [`ramlace_base::limits::HOLDERS_TOLD_MAX`], as of waits and of fought pages.
+    /// At most [`ramlace_base::limits::HOLDERS_LISTED_MAX`], as of waits and of fought pages.
     pub holders: Vec<Holder>,
     /// Requests that wait for others, in the order in which they came.
     pub waits: Vec<PageWait>,

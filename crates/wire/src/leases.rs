@@ -7,7 +7,7 @@
 use ramlace_base::{InodeId, LaneId, Name, Slot};
 use serde::{Deserialize, Serialize};
 
-use crate::namespace::{Found, InodeInfo, is_directory_told};
+use crate::namespace::{Found, InodeInfo, is_of_directory};
 use crate::possible::{is_lane, is_size};
 use crate::types::numbered;
 use crate::{Attributes, Kind, Request};
@@ -55,7 +55,7 @@ impl Request for LeaseName {
     fn fits(&self, reply: &NameLeased) -> bool {
         let is_entry =
             reply.found.as_ref().is_none_or(|found| found.is_possible() && reply.directory.is_none());
-        is_entry && is_directory_told(reply.directory.as_ref(), self.parent)
+        is_entry && is_of_directory(reply.directory.as_ref(), self.parent)
     }
 }
 

@@ -50,7 +50,7 @@ pub fn tellers_of_one_slot() {
                     assert!(!telling.swap(true, Ordering::SeqCst), "two tell one subject");
                     while let Some(Message::GiveUp(kept)) = told.message(None) {
                         heard.lock().push(kept.sequence.0);
-                        told.is_told();
+                        told.acknowledged();
                     }
                     telling.store(false, Ordering::SeqCst);
                     told.end(&Ok(()), true);

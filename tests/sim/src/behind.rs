@@ -37,7 +37,7 @@ const WAY_MILLIS_MAX: u64 = 30;
 const PATIENCE_MILLIS: u64 = 2_000;
 /// How many creates of one slot are sent by themselves at once.
 const ASKING_MAX: usize = 2;
-/// A mount that runs has given a slot back by then: it is told, looks, sends what it owes, and gives back.
+/// A mount that runs has given a slot back by then: it is notified, looks, sends what it owes, and gives back.
 const GIVEN_BACK_MILLIS: u64 = 8 * WAY_MILLIS_MAX + 12 * LOOK_MILLIS;
 
 /// What can be planted.
@@ -53,7 +53,7 @@ pub enum BehindBug {
     AnswersAtOnce,
     /// What was promised by a delegation that is over is done all the same.
     DoesWhatIsOver,
-    /// The holder is told once, and never again.
+    /// The holder is notified once, and never again.
     TellsOnce,
     /// A holder gives back what it owes something in.
     GivesBackFirst,
@@ -171,7 +171,7 @@ enum Event {
         call: u64,
     },
     /// It hears what it is to give back.
-    Told(Vec<DelegationRecall>),
+    Notified(Vec<DelegationRecall>),
     /// The server looks at its clock: who waits for whom; again a moment later.
     Wakes {
         again: bool,
@@ -213,7 +213,7 @@ struct Run {
     asking: BTreeMap<Slot, usize>,
     stopped_until: u64,
     waiting: Vec<Waiting>,
-    told_once: bool,
+    notified_once: bool,
     last: u64,
     /// What the mount has promised and has no answer for: by number, in which slot and when.
     owed: BTreeMap<u64, (Slot, u64)>,
@@ -243,7 +243,7 @@ pub fn run_behind(seed: u64, bug: BehindBug) -> Result<BehindTally, String> {
         asking: BTreeMap::new(),
         stopped_until: 0,
         waiting: Vec::new(),
-        told_once: false,
+        notified_once: false,
         last: 0,
         owed: BTreeMap::new(),
         done: BTreeMap::new(),
@@ -281,7 +281,7 @@ impl Run {
                 Event::Arrives { slot, call, says } => self.arrives(slot, call, says)?,
                 Event::Answered { slot, call, answer } => self.answered(slot, call, answer)?,
                 Event::GivesUp { slot, call } => self.gives_up(slot, call),
-                Event::Told(recalls) => self.told(&recalls),
+                Event::Notified(recalls) => self.notified(&recalls),
                 Event::Wakes { again } => self.wakes(again)?,
                 Event::Stops => self.stops(),
             }
@@ -323,7 +323,7 @@ impl Run {
             makes: true,
             at: Timestamp { nanos: 0 },
             body: number.to_le_bytes().to_vec(),
-            told: Vec::new(),
+            answer: Vec::new(),
             kept: None,
         };
         let is_promised =
@@ -372,7 +372,7 @@ impl Run {
         self.agenda.after(LOOK_MILLIS, Event::Looks);
     }
 
-    fn told(&mut self, recalls: &[DelegationRecall]) {
+    fn notified(&mut self, recalls: &[DelegationRecall]) {
         if self.bug == BehindBug::GivesBackFirst {
             for recall in recalls {
                 self.says(recall.slot, Says::GivesBack { delegation: recall.number });
@@ -558,18 +558,18 @@ impl Run {
         }
     }
 
-    /// Tells the mount what it is to give back, as far as it was not told just now.
+    /// Tells the mount what it is to give back, as far as it was not notified just now.
     fn tells(&mut self) {
-        if self.bug == BehindBug::TellsOnce && self.told_once {
+        if self.bug == BehindBug::TellsOnce && self.notified_once {
             return;
         }
         let recalls = self.desk.tell(MOUNT, self.agenda.instant());
         if recalls.is_empty() {
             return;
         }
-        self.told_once = true;
+        self.notified_once = true;
         if let Some(way) = self.way() {
-            self.agenda.after(way, Event::Told(recalls));
+            self.agenda.after(way, Event::Notified(recalls));
         }
     }
 

@@ -141,7 +141,7 @@ struct Map {
 }
 
 /// What a client was told of a name that it was to make.
-enum Told {
+enum Reported {
     Made(InodeId),
     /// It is not there, and will not be.
     No,
@@ -162,7 +162,7 @@ struct Run {
     slot: SlotValue,
     map: Map,
     clients: Vec<Client>,
-    told: Vec<(usize, Name, Told)>,
+    reported: Vec<(usize, Name, Reported)>,
     tally: CallTally,
 }
 
@@ -180,7 +180,7 @@ pub fn run_calls(seed: u64, bug: CallBug) -> Result<CallTally, String> {
         slot: server::new_slot(),
         map: Map { epoch: 1, server: 0 },
         clients: (0..CLIENTS).map(|_| Client::new()).collect(),
-        told: Vec::new(),
+        reported: Vec::new(),
         tally: CallTally::default(),
     };
     run.run().map_err(|what| format!("at {} ms: {what}", run.agenda.now))?;
@@ -270,17 +270,17 @@ impl Run {
                 return Err(format!("{} changes are given up, and nobody hears of it", client.owes()));
             }
         }
-        for (client, name, told) in &self.told {
+        for (client, name, told) in &self.reported {
             let there = self.lookup(name);
             let error =
                 |what: &str| Err(format!("client {client}: {name:?} {what}, and it leads to {there:?}"));
             match told {
-                Told::Made(inode) if there != Some(*inode) => return error("was made"),
-                Told::No if there.is_some() => return error("was not made"),
-                Told::GivenUp { was_there: Some(was), .. } if there.is_some() != *was => {
+                Reported::Made(inode) if there != Some(*inode) => return error("was made"),
+                Reported::No if there.is_some() => return error("was not made"),
+                Reported::GivenUp { was_there: Some(was), .. } if there.is_some() != *was => {
                     return error("was given up when it was otherwise");
                 }
-                Told::GivenUp { was_there: None, .. } => return error("was given up, and nobody knew"),
+                Reported::GivenUp { was_there: None, .. } => return error("was given up, and nobody knew"),
                 _ => {}
             }
         }

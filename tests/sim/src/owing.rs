@@ -276,7 +276,7 @@ impl Run {
             self.tally.failed += 1;
         }
         if self.bug == OwingBug::CountsSentAsAcknowledged {
-            self.owed.told(subject);
+            self.owed.acknowledged(subject);
         }
         self.attempts.push(Attempt { subject, round, over: now + takes, took: takes, answered });
         Ok(())
@@ -322,7 +322,7 @@ impl Run {
             if answered {
                 self.heart_failed_at[home] = None;
                 if self.bug != OwingBug::CountsSentAsAcknowledged {
-                    self.owed.told(subject);
+                    self.owed.acknowledged(subject);
                 }
                 self.attempt(subject, round)?;
                 continue;
@@ -337,7 +337,7 @@ impl Run {
                 OwingBug::KeepsSubjects => continue,
                 OwingBug::RepeatsLater => {
                     if let Some(message) = self.owed.next_of(subject, None) {
-                        self.owed.told(subject);
+                        self.owed.acknowledged(subject);
                         self.owed.owe(message, self.clock());
                     }
                 }

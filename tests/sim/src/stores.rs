@@ -13,7 +13,7 @@ use crate::tally::tally;
 const FILES: usize = 6;
 const RUN_MILLIS: u64 = 60_000;
 /// SEMANTICS 93.2.
-const TOLD_WITHIN_MILLIS: u64 = 5_000;
+const REPORTED_WITHIN_MILLIS: u64 = 5_000;
 /// The longest that the kernel takes to forget one file, and a home to answer.
 const FORGETS_MILLIS_MAX: u64 = 20;
 const ANSWERS_MILLIS_MAX: u64 = 50;
@@ -45,7 +45,7 @@ tally! {
         /// Stores of programs.
         stored,
         /// Times that a home was told of some.
-        told,
+        reported,
         /// Rounds of the thread.
         rounds,
     }
@@ -57,7 +57,7 @@ enum Event {
         number: u32,
     },
     /// A home knows of a file's stores up to this moment.
-    Told {
+    Reported {
         file: usize,
         up_to: u64,
     },
@@ -66,7 +66,7 @@ enum Event {
 /// Runs a seed to its end; what does not hold.
 ///
 /// # Errors
-/// The first store that is told too late, and when.
+/// The first store that is reported too late, and when.
 pub fn run_stores(seed: u64, bug: StoreBug) -> Result<StoreTally, String> {
     let (mut dice, mut agenda, mut looks) = (Dice(seed), Agenda::<Event>::default(), Looks::default());
     let mut tally = StoreTally::default();
@@ -99,22 +99,22 @@ pub fn run_stores(seed: u64, bug: StoreBug) -> Result<StoreTally, String> {
                     _ => true,
                 });
                 for file in looked_at.filter(|_| is_due) {
-                    // Each is looked at when the one before it has been told.
+                    // Each is looked at when the one before it has been reported.
                     let up_to = ends;
                     ends += if unreported[file].is_empty() { 0 } else { 1 + dice.roll(ANSWERS_MILLIS_MAX) };
-                    agenda.at(ends, Event::Told { file, up_to });
+                    agenda.at(ends, Event::Reported { file, up_to });
                 }
                 let rest = if bug == StoreBug::RestsLonger { 5 * PAUSE } else { PAUSE };
                 agenda.at(ends + rest.as_millis() as u64, Event::Round { number: number + 1 });
             }
-            Event::Told { file, up_to } => {
+            Event::Reported { file, up_to } => {
                 let before = unreported[file].len();
                 unreported[file].retain(|since| *since > up_to);
-                tally.told += (before - unreported[file].len()) as u64;
+                tally.reported += (before - unreported[file].len()) as u64;
             }
         }
-        if let Some(late) = unreported.iter().flatten().find(|since| now - **since > TOLD_WITHIN_MILLIS) {
-            return Err(format!("at {now} ms: nobody has told of a store of {late}"));
+        if let Some(late) = unreported.iter().flatten().find(|since| now - **since > REPORTED_WITHIN_MILLIS) {
+            return Err(format!("at {now} ms: nobody has reported a store of {late}"));
         }
     }
     Ok(tally)

@@ -321,5 +321,5 @@ impl Run {
 }
 
 fn lost(kind: ErrorKind) -> Failed {
-    Failed { kind, told: false, refused_or_silent: false, brings_map: false }
+    Failed { kind, from_server: false, refused_or_silent: false, brings_map: false }
 }

@@ -186,8 +186,8 @@ impl Blocks {
             // When the file has grown, the block that was its last one is too short.
             && let Some(bytes) = block.bytes.get(start..start + there)
         {
-            let told = block.lane.and_then(|lane| known.lanes.get(&lane).copied());
-            if now < told.map_or(block.asked, |told| told.max(block.asked)) + BELIEVED {
+            let asked_lane = block.lane.and_then(|lane| known.lanes.get(&lane).copied());
+            if now < asked_lane.map_or(block.asked, |asked_lane| asked_lane.max(block.asked)) + BELIEVED {
                 buffer[..there].copy_from_slice(bytes);
                 self.uses += 1;
                 self.order.remove(&block.used);

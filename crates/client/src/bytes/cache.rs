@@ -261,7 +261,7 @@ impl CachedFile {
     fn ask_size(&self, file: &File, asking: Asking) -> Option<()> {
         self.hears(None)?;
         let asked = Instant::now();
-        let told = self
+        let leased = self
             .cache
             .pool
             .raw()
@@ -269,17 +269,17 @@ impl CachedFile {
             .map_err(|error| self.rest(&error))
             .ok()?;
         // What a kernel changes without asking cannot be cached.
-        if !told.attributes || told.info.handed {
-            let rest = if told.info.handed { REST_OF_HANDED } else { REST };
+        if !leased.attributes || leased.info.handed {
+            let rest = if leased.info.handed { REST_OF_HANDED } else { REST };
             self.process.lock().rest(self.inode, asked + rest);
             return None;
         }
-        file.handle().ok()?.open.learn_info(&told.info);
-        let attributes = &told.info.attributes;
+        file.handle().ok()?.open.learn_info(&leased.info);
+        let attributes = &leased.info.attributes;
         let leased = Leased {
             generation: attributes.generation,
             size: attributes.size,
-            inline: told.info.inline,
+            inline: leased.info.inline,
             until: asked + Duration::from_millis(limits::LEASE_MILLIS),
         };
         self.cache.notice_map(&self.process).then_some(())?;
@@ -297,7 +297,7 @@ impl CachedFile {
                 self.rest(&error);
                 return None;
             }
-            told => told.unwrap_or(false),
+            known => known.unwrap_or(false),
         };
         self.cache.notice_map(&self.process).then_some(())?;
         self.process.lock().learn_lane(self.inode, asking.moment, lane, asked, current);

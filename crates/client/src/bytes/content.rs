@@ -267,8 +267,8 @@ impl File {
             let growth = Growth::to(range);
             let grows = (range.end > size.size).then_some(&growth);
             let written = self.write_once(handle, size, memory.whole(), range.start, pages, grows)?;
-            match growth.told() {
-                Some(told) => learn_size(handle, told, before),
+            match growth.answer() {
+                Some(answer) => learn_size(handle, answer, before),
                 None => self.extend(handle, size, ByteRange { end: range.start + written, ..range })?,
             }
             Ok(written as usize)
@@ -308,8 +308,8 @@ impl File {
         }
         let written = handle.open.written();
         let request = Extend { inode: self.inode(), generation: size.generation, size: end, from };
-        let told = handle.session.change_lane(self.inode().slot(), &request, handle.session.deadline())?;
-        learn_size(handle, told, written);
+        let reply = handle.session.change_lane(self.inode().slot(), &request, handle.session.deadline())?;
+        learn_size(handle, reply, written);
         Ok(())
     }
 }
@@ -320,8 +320,8 @@ fn cut_off() -> Error {
 
 /// The home has applied a write that began after `before` was read. It has set the file's time by its own
 /// clock, which is later than that of any write it had not been told of.
-fn learn_size(handle: &Handle, told: SizeInfo, before: i64) {
-    handle.open.learn(Size { generation: told.generation, size: told.size });
+fn learn_size(handle: &Handle, reply: SizeInfo, before: i64) {
+    handle.open.learn(Size { generation: reply.generation, size: reply.size });
     handle.open.clean_if(before);
 }
 

@@ -196,7 +196,7 @@ impl Client {
         ended: &Ended,
         by: impl Fn() -> Instant,
     ) -> Result<()> {
-        while !self.is_ended() && !ended.is_told() {
+        while !self.is_ended() && !ended.is_empty() {
             let Some(mut link) = ended.link.try_lock() else { break };
             let batch = ended.take();
             if let Err(error) = self.send_ended(server, &mut link, &batch, by()) {

@@ -107,7 +107,7 @@ impl Givers {
 }
 
 impl Ended {
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let waiting = self.waiting.lock();
         waiting.done.is_empty() && waiting.blocked.is_empty() && waiting.life == 0
     }

@@ -18,18 +18,18 @@ use crate::session::sequences::Ticket;
 /// The growth that a write causes, and the home's answer to it.
 pub(crate) struct Growth {
     written: ByteRange,
-    told: OnceCell<SizeInfo>,
+    answer: OnceCell<SizeInfo>,
 }
 
 impl Growth {
     /// The file shall reach the end of what is written.
     pub(crate) fn to(written: ByteRange) -> Growth {
-        Growth { written, told: OnceCell::new() }
+        Growth { written, answer: OnceCell::new() }
     }
 
     /// The home's answer, if it has applied the growth.
-    pub(crate) fn told(&self) -> Option<SizeInfo> {
-        self.told.get().copied()
+    pub(crate) fn answer(&self) -> Option<SizeInfo> {
+        self.answer.get().copied()
     }
 }
 
@@ -71,8 +71,8 @@ impl Transfer<'_> {
         let answer = self.session.call(&call, |_, received| reply_without_data(received));
         // A change that was abandoned may still be done; then the home has another size than it has answered.
         let answer = self.session.answered::<Extend, _>(number, lost.get(), answer)?;
-        if let Some(told) = answer.size {
-            let _ = growth.told.set(told);
+        if let Some(size) = answer.size {
+            let _ = growth.answer.set(size);
         }
         Ok(true)
     }

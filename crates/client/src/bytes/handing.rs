@@ -108,22 +108,22 @@ impl File {
         if !over {
             handle.open.with_kernel.store(true, Ordering::Release);
         }
-        let told = session.change(inode.slot(), &HandOver { inode, write, over }, session.deadline())?;
+        let reply = session.change(inode.slot(), &HandOver { inode, write, over }, session.deadline())?;
         if over {
             handle.open.with_kernel.store(false, Ordering::Release);
         }
-        Ok(told)
+        Ok(reply)
     }
 
     fn try_hand_over(&self, write: bool) -> Result<LaneHere> {
         let handle = self.handle()?;
         let session = &handle.session;
-        let told = self.tell_home_of_kernel(write, false)?;
+        let reply = self.tell_home_of_kernel(write, false)?;
         let map = session.map()?;
-        let size = Size { generation: told.size.generation, size: told.size.size };
+        let size = Size { generation: reply.size.generation, size: reply.size.size };
         let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
         let target = transfer.target_in(&map, 0);
-        let request = HandLane { target, handover: told.number, length: size.size };
+        let request = HandLane { target, handover: reply.number, length: size.size };
         let handed = ask_for_file(session, target, &request, session.deadline())
             .and_then(|(file, _)| Ok(LaneHere { file, server: server_of(&map, target)? }));
         handed.inspect_err(|_| self.take_back())

@@ -268,8 +268,8 @@ fn is_one_piece(layout: &Layout, range: ByteRange) -> bool {
     pieces::single(layout, range).is_some()
 }
 
-fn size_of(told: SizeInfo) -> Size {
-    Size { generation: told.generation, size: told.size }
+fn size_of(reply: SizeInfo) -> Size {
+    Size { generation: reply.generation, size: reply.size }
 }
 
 /// Fills the targets with the bytes, one after the other, and the rest with zeros.

@@ -26,11 +26,11 @@ impl HeldPermit {
     }
 
     /// Learns the halves that the home has given.
-    pub(crate) fn learn(&self, told: Option<Permit>) {
-        let Some(told) = told else { return };
-        for (half, told) in [(&self.read, told.read), (&self.write, told.write)] {
-            if told != [0; 8] {
-                half.store(u64::from_ne_bytes(told), Ordering::Release);
+    pub(crate) fn learn(&self, given: Option<Permit>) {
+        let Some(given) = given else { return };
+        for (half, given) in [(&self.read, given.read), (&self.write, given.write)] {
+            if given != [0; 8] {
+                half.store(u64::from_ne_bytes(given), Ordering::Release);
             }
         }
     }

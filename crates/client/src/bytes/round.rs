@@ -218,7 +218,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
                 share.server.note_answer(true);
                 self.progress.made(Instant::now());
             }
-            Err(unanswered) if unanswered.told => self.fail_piece(share, index, unanswered),
+            Err(unanswered) if unanswered.from_server => self.fail_piece(share, index, unanswered),
             Err(unanswered) => {
                 share.under_way.push_front((index, call));
                 self.lose(share, unanswered);
@@ -231,7 +231,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             // Waits for the clients that have pages of them, however long the other replies took.
             None => self.transfer.session.await_holders(line, self.progress.deadline())?,
             Some(until) if line.is_answered_by(*until)? => *until = Instant::now() + SEVERAL_WAIT_MAX,
-            Some(_) => return Err(Unanswered::told(self.over.insert(others_have_some()).clone())),
+            Some(_) => return Err(Unanswered::from_server(self.over.insert(others_have_some()).clone())),
         }
         self.progress.made(Instant::now());
         if self.transfer.direction == Direction::Write {

@@ -160,8 +160,8 @@ impl File {
             let mut places = self.places(handle, known, range)?;
             let mut changed = false;
             if places.home || version.home.is_some() {
-                let (told, number, inline) = self.ask_home(handle, range, version.home, waiter)?;
-                changed |= told || version.home.is_none();
+                let (differs, number, inline) = self.ask_home(handle, range, version.home, waiter)?;
+                changed |= differs || version.home.is_none();
                 version.home = Some(number);
                 if !inline && handle.open.is_inline() {
                     // The home's answer has the epoch since which the file is in its lanes.
@@ -278,14 +278,14 @@ impl File {
         handle: &Handle,
         version: &ChangeVersion,
         waiter: &Waiter<'_>,
-        told: Option<Option<u16>>,
+        notified_by: Option<Option<u16>>,
     ) {
         let session = &handle.session;
         let Ok(places) = self.places(handle, handle.open.size(), version.range) else { return };
         let lanes = places.lanes.iter().map(|(lane, target)| (Some(*lane), target.slot));
         let home = version.home.map(|_| (None, self.inode().slot()));
         let deadline = soon();
-        for (lane, slot) in lanes.chain(home).filter(|(lane, _)| Some(*lane) != told) {
+        for (lane, slot) in lanes.chain(home).filter(|(lane, _)| Some(*lane) != notified_by) {
             let request = EndWatch { inode: self.inode(), lane, wait: waiter.wait };
             let _ = session.ask(slot, &request, deadline);
         }

@@ -166,10 +166,10 @@ impl Client {
 
     /// Releases the locks of an owner that has gone: at once, or when its home answers again.
     pub(crate) fn release_locks(self: &Arc<Client>, request: SetLock) {
-        let told = self
+        let outcome = self
             .tell(Subject::Locks(request.inode), soon())
             .and_then(|()| self.change(request.inode.slot(), &request, soon()));
-        if told.is_err_and(|error| is_unacknowledged(&error)) {
+        if outcome.is_err_and(|error| is_unacknowledged(&error)) {
             self.owe(Message::Unlock(request));
         }
     }
@@ -181,14 +181,14 @@ impl Client {
         request: &SetLock,
         deadline: Instant,
     ) -> Result<Acknowledged> {
-        let told = self.cancel(request, deadline).and_then(|held| match held {
+        let outcome = self.cancel(request, deadline).and_then(|held| match held {
             Some(_) => {
                 let unlock = SetLock { kind: None, wait: 0, ..*request };
                 self.change(request.inode.slot(), &unlock, deadline).map(drop)
             }
             None => Ok(()),
         });
-        self.unless_unacknowledged(told)
+        self.unless_unacknowledged(outcome)
     }
 
     /// Tells a home that the owner of locks has gone, from the outbox.
@@ -197,8 +197,8 @@ impl Client {
         request: &SetLock,
         deadline: Instant,
     ) -> Result<Acknowledged> {
-        let told = self.change(request.inode.slot(), request, deadline).map(drop);
-        self.unless_unacknowledged(told)
+        let outcome = self.change(request.inode.slot(), request, deadline).map(drop);
+        self.unless_unacknowledged(outcome)
     }
 }
 

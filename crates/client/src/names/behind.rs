@@ -36,20 +36,20 @@ pub(crate) struct Known {
 /// An estimate of a server's clock, never ahead of it.
 #[derive(Clone, Copy)]
 struct Clock {
-    told: Timestamp,
+    server_time: Timestamp,
     at: Instant,
     /// The last time that was given out: the next is later.
     last: Timestamp,
 }
 
 impl Clock {
-    fn new(told: Timestamp) -> Clock {
-        Clock { told, at: Instant::now(), last: told }
+    fn new(server_time: Timestamp) -> Clock {
+        Clock { server_time, at: Instant::now(), last: server_time }
     }
 
     fn now(&mut self) -> Timestamp {
         let passed = i64::try_from(self.at.elapsed().as_nanos()).unwrap_or(i64::MAX);
-        let now = self.told.nanos.saturating_add(passed).max(self.last.nanos.saturating_add(1));
+        let now = self.server_time.nanos.saturating_add(passed).max(self.last.nanos.saturating_add(1));
         self.last = Timestamp { nanos: now };
         self.last
     }
@@ -107,7 +107,7 @@ impl Client {
             Ok(asking) => asking,
             Err(error) => return Some(Err(error)),
         };
-        let (opened, delegated) = match self.create_and_be_told(slot, request, deadline) {
+        let (opened, delegated) = match self.create_and_delegate(slot, request, deadline) {
             Ok(created) => created,
             Err(error) => {
                 return if matches!(error.kind(), ErrorKind::Redirect(_)) { None } else { Some(Err(error)) };
@@ -115,12 +115,12 @@ impl Client {
         };
         // Any other layout is inherited from the directory, and cannot be predicted for others.
         let is_usual =
-            opened.info.layout.is_some_and(|told| Layout { created: told.created, ..layout } == told);
-        let known = delegated.as_ref().map(|told| self.is_delegated(asking, told.number).unwrap_or(None));
+            opened.info.layout.is_some_and(|made| Layout { created: made.created, ..layout } == made);
+        let known = delegated.as_ref().map(|given| self.is_delegated(asking, given.number).unwrap_or(None));
         match (known, delegated) {
-            (Some(Some(version)), Some(told)) if is_usual => {
-                let slot_known = KnownSlot::new(&told, opened.leased.names);
-                self.known.lock().slots.insert(slot, (version, Clock::new(told.now), slot_known));
+            (Some(Some(version)), Some(given)) if is_usual => {
+                let slot_known = KnownSlot::new(&given, opened.leased.names);
+                self.known.lock().slots.insert(slot, (version, Clock::new(given.now), slot_known));
             }
             // Another change was under way: the next create requests the slot again.
             (Some(None), _) => {}
@@ -131,7 +131,7 @@ impl Client {
         Some(Ok(opened))
     }
 
-    fn create_and_be_told(
+    fn create_and_delegate(
         self: &Arc<Client>,
         slot: Slot,
         request: &Create,
@@ -152,7 +152,7 @@ impl Client {
         let call = Call { repeated: Some(&lost), ..Call::of_slot(slot, &many, deadline) };
         let answer = self
             .call(&call, |_, received| reply_without_data(received))
-            .and_then(|told| first_of(request, told));
+            .and_then(|changed| first_of(request, changed));
         self.answered::<Create, _>(ticket, lost.get(), answer)
     }
 
@@ -181,7 +181,7 @@ impl Client {
             of_slot.forget_files();
             *of = version;
         }
-        let (promise, told) = work(of_slot, clock.now())?;
+        let (promise, answer) = work(of_slot, clock.now())?;
         if self.behind.promise(slot, version, promise).is_err() {
             // The prediction cannot be promised, so it must not be the base of others.
             known.slots.remove(&slot);
@@ -193,7 +193,7 @@ impl Client {
             // next request.
             let _ = self.keep_promises(slot, self.deadline());
         }
-        Some(told)
+        Some(answer)
     }
 
     /// Writes to a small file.
@@ -286,8 +286,8 @@ impl Client {
     pub(crate) fn hear_of_kept(&self, kept: &Kept<'_>) {
         let Kept { promise, outcome } = kept;
         let news = match outcome {
-            Ok(body) if promise.kind == Kind::Create => unlike_opened(&promise.told, body),
-            Ok(body) if promise.kind == Kind::SetAttributes => (promise.told != **body).then_some(()),
+            Ok(body) if promise.kind == Kind::Create => unlike_opened(&promise.answer, body),
+            Ok(body) if promise.kind == Kind::SetAttributes => (promise.answer != **body).then_some(()),
             Ok(_) => None,
             Err(_) if promise.kind == Kind::Close => None,
             Err(error) => {
@@ -312,15 +312,15 @@ fn promise<R: Request>(
     (inode, makes): (InodeId, bool),
     at: Timestamp,
     request: &R,
-    told: &R::Reply,
+    answer: &R::Reply,
 ) -> Promise {
-    Promise { kind, inode, makes, at, body: encode_body(request), told: encode_body(told), kept: None }
+    Promise { kind, inode, makes, at, body: encode_body(request), answer: encode_body(answer), kept: None }
 }
 
 /// The outcome of a message with a single change.
-fn first_of(request: &Create, told: ManyChanged) -> Result<(Opened, Option<Box<Delegated>>)> {
+fn first_of(request: &Create, reply: ManyChanged) -> Result<(Opened, Option<Box<Delegated>>)> {
     let none = || Error::new(ErrorKind::Retry, "the change is to be asked again");
-    let first = told.changed.into_iter().next().ok_or_else(none)?;
+    let first = reply.changed.into_iter().next().ok_or_else(none)?;
     if let Some(error) = first.error {
         return Err(error.into_error());
     }
@@ -328,19 +328,19 @@ fn first_of(request: &Create, told: ManyChanged) -> Result<(Opened, Option<Box<D
     if !request.fits(&opened) {
         return Err(crate::session::lines::unbelievable::<Create>());
     }
-    Ok((opened, told.delegated))
+    Ok((opened, reply.delegated))
 }
 
 /// `Some` if a create was answered differently than predicted: another file was made, or less of it is
 /// leased.
-fn unlike_opened(told: &[u8], body: &[u8]) -> Option<()> {
+fn unlike_opened(predicted: &[u8], body: &[u8]) -> Option<()> {
     let decoded = |bytes| decode_body::<Opened>(Kind::Create, bytes).ok();
-    let (told, done) = (decoded(told)?, decoded(body));
+    let (predicted, done) = (decoded(predicted)?, decoded(body));
     let is_like = done.is_some_and(|done| {
-        done.info.attributes == told.info.attributes
-            && (done.leased.names || !told.leased.names)
+        done.info.attributes == predicted.info.attributes
+            && (done.leased.names || !predicted.leased.names)
             && done.leased.attributes
-            && done.parent == told.parent
+            && done.parent == predicted.parent
     });
     (!is_like).then_some(())
 }

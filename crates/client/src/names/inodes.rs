@@ -69,8 +69,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         // The end of the session closes every inode that was not written and that no kernel maps.
-        let told = self.open.written() == 0 && !self.open.with_kernel.load(Ordering::Acquire);
-        let matters = !(self.session.ends() && told);
+        let nothing_to_tell = self.open.written() == 0 && !self.open.with_kernel.load(Ordering::Acquire);
+        let matters = !(self.session.ends() && nothing_to_tell);
         let answers = matters && self.session.answers(self.open.inode.slot());
         let patience = if answers { DROP_MILLIS_MAX } else { 0 };
         // A drop cannot report errors, and the thread that drops a file (a garbage collector, say) must not
@@ -192,7 +192,7 @@ impl Client {
         opened: bool,
         deadline: Instant,
     ) -> Result<Acknowledged> {
-        let told = self.inodes.try_with_gate(inode, |gate| {
+        let closed = self.inodes.try_with_gate(inode, |gate| {
             if opened {
                 gate.owe_close(inode);
             }
@@ -205,7 +205,7 @@ impl Client {
                 _ => Ok(()),
             }
         });
-        told.map_or(Ok(Acknowledged::NotYet), |told| told.map(|()| Acknowledged::Yes))
+        closed.map_or(Ok(Acknowledged::NotYet), |closed| closed.map(|()| Acknowledged::Yes))
     }
 
     /// Learns the size of an inode that may be open here.
@@ -226,8 +226,8 @@ impl Client {
     ) -> Result<Option<Permit>> {
         let Some(open) = self.inodes.find(inode).filter(|_| refused.is_some()) else { return Ok(None) };
         if open.permit() == refused {
-            let told = self.ask(inode.slot(), &GetPermit { inode }, self.deadline());
-            open.permit.learn(told?);
+            let permit = self.ask(inode.slot(), &GetPermit { inode }, self.deadline());
+            open.permit.learn(permit?);
         }
         Ok(open.permit().filter(|permit| Some(*permit) != refused))
     }
@@ -315,9 +315,9 @@ impl Client {
             ..SetAttributes::nothing(open.inode)
         };
         // For no user: that the session has it open for writing is enough.
-        let told = for_nobody(|| self.change(open.inode.slot(), &request, deadline));
+        let outcome = for_nobody(|| self.change(open.inode.slot(), &request, deadline));
         self.inodes.note_times_told();
-        told.map(drop).inspect_err(|_| open.put_back(written))
+        outcome.map(drop).inspect_err(|_| open.put_back(written))
     }
 }
 

@@ -95,12 +95,12 @@ impl OpenInode {
 
     /// Learns the size that the home has answered. Replies overtake each other: the newest generation wins,
     /// and within one a size only grows.
-    pub(crate) fn learn(&self, told: Size) {
+    pub(crate) fn learn(&self, newer: Size) {
         let mut known = self.size.lock();
-        if told.generation > known.generation {
-            *known = told;
-        } else if told.generation == known.generation {
-            known.size = known.size.max(told.size);
+        if newer.generation > known.generation {
+            *known = newer;
+        } else if newer.generation == known.generation {
+            known.size = known.size.max(newer.size);
         }
     }
 

@@ -38,11 +38,11 @@ struct KnownFile {
 
 impl KnownSlot {
     /// From the server's answer.
-    pub(crate) fn new(told: &Delegated, names_leased: bool) -> KnownSlot {
-        let directory = told.directory.clone();
+    pub(crate) fn new(delegated: &Delegated, names_leased: bool) -> KnownSlot {
+        let directory = delegated.directory.clone();
         KnownSlot {
-            who: told.who.clone(),
-            next: told.next,
+            who: delegated.who.clone(),
+            next: delegated.next,
             names_leased,
             directories: HashMap::from([(directory.attributes.inode, directory)]),
             made: HashSet::new(),

@@ -90,9 +90,9 @@ impl Renewals {
         if let Some(known) = state.before_asking(epoch, now) {
             return known;
         }
-        let told = ask(now);
+        let reply = ask(now);
         let done = *standing.done.lock();
-        state.answered(told.ok(), done, now, Instant::now())
+        state.answered(reply.ok(), done, now, Instant::now())
     }
 
     /// The recalls of a server's incarnation are done up to this number; `None`: there were none in this
@@ -140,12 +140,12 @@ impl State {
     /// A request that was sent at `asked` has ended.
     pub fn answered(
         &mut self,
-        told: Option<LeasesRenewed>,
+        reply: Option<LeasesRenewed>,
         done: Option<RecallsDone>,
         asked: Instant,
         now: Instant,
     ) -> Option<Renewed> {
-        self.renewed = told.and_then(|told| self.renew(told, done, asked, now));
+        self.renewed = reply.and_then(|reply| self.renew(reply, done, asked, now));
         self.failed = self.renewed.is_none().then_some(now);
         self.renewed
     }
@@ -153,16 +153,16 @@ impl State {
     /// Evaluates the reply to that request.
     fn renew(
         &mut self,
-        told: LeasesRenewed,
+        reply: LeasesRenewed,
         done: Option<RecallsDone>,
         asked: Instant,
         now: Instant,
     ) -> Option<Renewed> {
-        let done = done.filter(|done| done.life == told.life);
-        if !told.renewed || told.newest > done.map_or(0, |done| done.number) {
+        let done = done.filter(|done| done.life == reply.life);
+        if !reply.renewed || reply.newest > done.map_or(0, |done| done.number) {
             return None;
         }
-        let LeasesRenewed { life, taken, .. } = told;
+        let LeasesRenewed { life, taken, .. } = reply;
         let since = match (self.said, done) {
             (Some(said), _) if (said.life, said.taken) == (life, taken) => said.since,
             // It has never taken leases back.
@@ -179,7 +179,7 @@ impl State {
 mod tests {
     use super::*;
 
-    fn told(life: u64, taken: u64, newest: u64) -> LeasesRenewed {
+    fn reply(life: u64, taken: u64, newest: u64) -> LeasesRenewed {
         LeasesRenewed { renewed: true, life, taken, newest }
     }
 
@@ -191,17 +191,17 @@ mod tests {
         let done = Some(RecallsDone { life: 5, epoch: Epoch(0), since, number: 0 });
         let by_another_map = Some(RecallsDone { life: 5, epoch: Epoch(1), since, number: 0 });
         assert!(
-            State::default().renew(told(5, 0, 0), by_another_map, asked, Instant::now()).unwrap().since
+            State::default().renew(reply(5, 0, 0), by_another_map, asked, Instant::now()).unwrap().since
                 >= asked
         );
         assert_eq!(
-            state.renew(told(5, 0, 0), done, asked, Instant::now()).unwrap(),
+            state.renew(reply(5, 0, 0), done, asked, Instant::now()).unwrap(),
             Renewed { since, asked }
         );
-        let taken = state.renew(told(5, 1, 0), done, asked, Instant::now()).unwrap();
+        let taken = state.renew(reply(5, 1, 0), done, asked, Instant::now()).unwrap();
         assert!(taken.since >= asked);
-        assert_eq!(state.renew(told(5, 1, 0), done, asked, Instant::now()).unwrap().since, taken.since);
-        let another_life = state.renew(told(6, 0, 0), done, asked, Instant::now()).unwrap();
+        assert_eq!(state.renew(reply(5, 1, 0), done, asked, Instant::now()).unwrap().since, taken.since);
+        let another_life = state.renew(reply(6, 0, 0), done, asked, Instant::now()).unwrap();
         assert!(another_life.since > taken.since, "nothing is known of this life yet");
         assert_eq!(state.renew(LeasesRenewed::default(), done, asked, Instant::now()), None);
     }
@@ -212,7 +212,7 @@ mod tests {
         let (renewals, server, asked) = (Renewals::default(), ServerId(1), Instant::now());
         let renew = |newest| {
             let done = *renewals.of(server).done.lock();
-            State::default().renew(told(5, 0, newest), done, asked, Instant::now()).is_some()
+            State::default().renew(reply(5, 0, newest), done, asked, Instant::now()).is_some()
         };
         assert!(renew(0) && !renew(3));
         renewals.note_done(server, (5, Epoch(1)), Some(2));
@@ -229,10 +229,10 @@ mod tests {
     fn who_does_not_wait_has_no_answer_while_another_asks() {
         let (renewals, server) = (Renewals::default(), (ServerId(1), Epoch(1)));
         renewals.note_done(server.0, (5, server.1), None);
-        let again = |wait| renewals.renew(server, wait, |_| Ok(told(5, 0, 0)));
+        let again = |wait| renewals.renew(server, wait, |_| Ok(reply(5, 0, 0)));
         let asked = renewals.renew(server, true, |_| {
             assert_eq!(again(false), None);
-            Ok(told(5, 0, 0))
+            Ok(reply(5, 0, 0))
         });
         assert!(asked.is_some() && again(false) == asked);
     }

@@ -73,10 +73,10 @@ pub(crate) struct Asking<'a> {
 
 impl Asking<'_> {
     /// The version in which the answer is known, if it allows promises.
-    fn end(mut self, told: Option<u64>) -> Option<Version> {
+    fn end(mut self, delegation: Option<u64>) -> Option<Version> {
         self.is_over = true;
         let (slot, version) = (self.slot, self.version);
-        self.behind.with(|all| all.end_asking(slot, version, told, Instant::now()))
+        self.behind.with(|all| all.end_asking(slot, version, delegation, Instant::now()))
     }
 }
 

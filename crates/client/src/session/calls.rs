@@ -170,7 +170,7 @@ impl Session {
                 Ok(reply) => return Ok(reply),
                 Err(unanswered) => unanswered,
             };
-            if !unanswered.told
+            if !unanswered.from_server
                 && let Some(repeated) = call.repeated
             {
                 repeated.set(true);
@@ -202,7 +202,7 @@ impl Session {
     ) -> std::result::Result<T, Unanswered> {
         let (mut line, deadline) = self.line(server, call.deadline)?;
         if call.local_only && !line.is_local() {
-            return Err(Unanswered::told(Error::new(
+            return Err(Unanswered::from_server(Error::new(
                 ErrorKind::Unsupported,
                 format!("{} is not reached through this machine's memory", server.id),
             )));
@@ -263,7 +263,7 @@ impl Session {
         let asked =
             self.line(server, deadline).and_then(|(line, deadline)| self.ask_on(line, request, deadline));
         asked.map_err(|unanswered| {
-            if !unanswered.told {
+            if !unanswered.from_server {
                 server.drop_idle();
             }
             unanswered.error

@@ -22,16 +22,16 @@ impl Session {
         on_retry: OnRetry,
         deadline: Instant,
     ) -> Judged {
-        let Unanswered { error, map, told, refused_or_silent } = unanswered;
-        let failed = Failed { kind: error.kind(), told, refused_or_silent, brings_map: map.is_some() };
+        let Unanswered { error, map, from_server, refused_or_silent } = unanswered;
+        let failed = Failed { kind: error.kind(), from_server, refused_or_silent, brings_map: map.is_some() };
         let newest = match self.remedy(server, failed, map, deadline) {
             Ok(newest) => newest,
             Err(error) => return Judged { error, verdict: Verdict::Over },
         };
-        let error = if told { error } else { name_server(server, &error) };
+        let error = if from_server { error } else { name_server(server, &error) };
         let same_map = newest.is_some_and(|newest| newest.epoch == epoch);
         let verdict = failed.verdict(on_retry, same_map);
-        tracing::debug!(target: "ramlace::client", server = server.id.0, %error, told, ?verdict, "a request failed");
+        tracing::debug!(target: "ramlace::client", server = server.id.0, %error, told = from_server, ?verdict, "a request failed");
         Judged { error, verdict }
     }
 

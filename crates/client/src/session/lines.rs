@@ -266,7 +266,7 @@ pub(crate) struct Unanswered {
     pub(crate) error: Error,
     pub(crate) map: Option<Box<ClusterMap>>,
     /// The server has answered with this error, and the connection stays usable.
-    pub(crate) told: bool,
+    pub(crate) from_server: bool,
     /// To ask this server again at once is useless: it refuses connections, or shows no sign of life.
     pub(crate) refused_or_silent: bool,
 }
@@ -280,12 +280,12 @@ impl From<ConnectFailure> for Unanswered {
 impl Unanswered {
     /// The reply, or the connection, was lost.
     pub(crate) fn lost(error: Error) -> Unanswered {
-        Unanswered { error, map: None, told: false, refused_or_silent: false }
+        Unanswered { error, map: None, from_server: false, refused_or_silent: false }
     }
 
     /// The server has answered with an error.
-    pub(crate) fn told(error: Error) -> Unanswered {
-        Unanswered { error, map: None, told: true, refused_or_silent: false }
+    pub(crate) fn from_server(error: Error) -> Unanswered {
+        Unanswered { error, map: None, from_server: true, refused_or_silent: false }
     }
 }
 
@@ -376,11 +376,11 @@ impl Line {
             }
             Err(Failure { error, map, fatal: false }) => {
                 self.calls_under_way -= 1;
-                Err(Unanswered { error, map, told: true, refused_or_silent: false })
+                Err(Unanswered { error, map, from_server: true, refused_or_silent: false })
             }
             Err(Failure { error, map, fatal: true }) => {
                 self.link = None;
-                Err(Unanswered { error, map, told: false, refused_or_silent: false })
+                Err(Unanswered { error, map, from_server: false, refused_or_silent: false })
             }
         }
     }

@@ -25,14 +25,14 @@ impl Session {
     /// The session is over: its open files are closed and its locks are gone, so to go on in a new session
     /// would hide a loss.
     pub(crate) fn end(&self, error: &Error) -> Error {
-        let told = Error::new(
+        let ended = Error::new(
             ErrorKind::Stale,
             format!(
                 "this session with the pool has ended ({}); its open files are closed: connect again",
                 error.message()
             ),
         );
-        self.ended.get_or_init(|| told).clone()
+        self.ended.get_or_init(|| ended).clone()
     }
 
     /// Sends a heartbeat to every server that knows the session, except where a long poll has told it.
@@ -82,7 +82,7 @@ impl Session {
                 *control = Some(link);
                 Ok(())
             }
-            Err(error) if error.kind() == ErrorKind::Stale => Err(Unanswered::told(self.end(&error))),
+            Err(error) if error.kind() == ErrorKind::Stale => Err(Unanswered::from_server(self.end(&error))),
             Err(error) => Err(Unanswered::lost(error)),
         }
     }
@@ -163,7 +163,7 @@ impl Session {
                     server.note_answer(true);
                     return Ok(());
                 }
-                Err(unanswered) if unanswered.told => return Err(unanswered),
+                Err(unanswered) if unanswered.from_server => return Err(unanswered),
                 Err(_) => control.silent = Some(Instant::now()),
             }
         }

@@ -37,13 +37,13 @@ pub(crate) struct Telling {
 /// The thread that sends.
 pub(crate) enum Teller<'a> {
     /// The caller, which then reports the outcome.
-    Me(Told<'a>),
+    Me(Sending<'a>),
     /// Another thread.
     Another(Arc<Telling>),
 }
 
 /// A subject that this thread has taken up; when dropped, it puts the subject down and reports the outcome.
-pub(crate) struct Told<'a> {
+pub(crate) struct Sending<'a> {
     outbox: &'a Outbox,
     subject: Subject,
     telling: Arc<Telling>,
@@ -88,12 +88,12 @@ impl Outbox {
         round: u64,
         now: Instant,
         silent: impl Fn(Home) -> bool,
-    ) -> Option<Told<'_>> {
+    ) -> Option<Sending<'_>> {
         let (subject, telling) = self.with(|state| {
             let subject = state.owed.take_up_next(round, now, silent)?;
             Some((subject, state.begin_telling(subject)))
         })?;
-        Some(Told { outbox: self, subject, telling, unacknowledged: false, outcome: None })
+        Some(Sending { outbox: self, subject, telling, unacknowledged: false, outcome: None })
     }
 
     /// The thread that sends the messages about a subject; `None`: there are none.
@@ -106,7 +106,7 @@ impl Outbox {
             TakenUp::ByAnother => Some(Teller::Another(state.telling.get(&subject)?.clone())),
             TakenUp::ByCaller => {
                 let telling = state.begin_telling(subject);
-                Some(Teller::Me(Told {
+                Some(Teller::Me(Sending {
                     outbox: self,
                     subject,
                     telling,
@@ -133,15 +133,15 @@ impl State {
     }
 }
 
-impl Told<'_> {
+impl Sending<'_> {
     /// The next message to send. With `round`: only if it was added before that round.
     pub(crate) fn message(&self, round: Option<u64>) -> Option<Message> {
         self.outbox.with(|state| state.owed.next_of(self.subject, round))
     }
 
     /// That message was acknowledged, or is void.
-    pub(crate) fn is_told(&self) {
-        self.outbox.with(|state| state.owed.told(self.subject));
+    pub(crate) fn acknowledged(&self) {
+        self.outbox.with(|state| state.owed.acknowledged(self.subject));
     }
 
     /// Reports the final outcome. `shared`: waiting threads get it too.
@@ -151,7 +151,7 @@ impl Told<'_> {
     }
 }
 
-impl Drop for Told<'_> {
+impl Drop for Sending<'_> {
     fn drop(&mut self) {
         self.outbox.with(|state| {
             state.telling.remove(&self.subject);
@@ -197,9 +197,9 @@ mod tests {
         (outbox, slots.map(|slot| Subject::GivenUp(Slot(slot))))
     }
 
-    fn mine(teller: Option<Teller<'_>>) -> Told<'_> {
-        let Some(Teller::Me(told)) = teller else { panic!("it is for nobody, or told already") };
-        told
+    fn mine(teller: Option<Teller<'_>>) -> Sending<'_> {
+        let Some(Teller::Me(sending)) = teller else { panic!("it is for nobody, or sending already") };
+        sending
     }
 
     fn another(teller: Option<Teller<'_>>) -> Arc<Telling> {
@@ -211,23 +211,23 @@ mod tests {
     #[test]
     fn one_thread_tells_a_slot_and_nobody_waits_for_another_slot() {
         let (outbox, [first, second]) = owing([1, 2]);
-        let told = mine(outbox.teller(first));
+        let sending = mine(outbox.teller(first));
         mine(outbox.teller(second));
         let waits = another(outbox.teller(first));
         let late = waits.wait(first.home(), Instant::now()).unwrap().unwrap_err();
         assert_eq!(late.kind(), ErrorKind::TimedOut);
-        told.end(&Err(Error::new(ErrorKind::HostDown, "it says nothing")), true);
+        sending.end(&Err(Error::new(ErrorKind::HostDown, "it says nothing")), true);
         let soon = Instant::now() + Duration::from_secs(10);
         assert_eq!(waits.wait(first.home(), soon).unwrap().unwrap_err().kind(), ErrorKind::HostDown);
-        let told = mine(outbox.teller(first));
+        let sending = mine(outbox.teller(first));
         let waits = another(outbox.teller(first));
-        told.end(&Err(Error::new(ErrorKind::TimedOut, "it had a second")), false);
+        sending.end(&Err(Error::new(ErrorKind::TimedOut, "it had a second")), false);
         assert!(waits.wait(first.home(), soon).is_none(), "others have more time, perhaps");
-        let told = mine(outbox.teller(first));
-        assert!(told.message(None).is_some());
-        told.is_told();
-        assert_eq!(told.message(None), None);
-        told.end(&Ok(()), true);
+        let sending = mine(outbox.teller(first));
+        assert!(sending.message(None).is_some());
+        sending.acknowledged();
+        assert_eq!(sending.message(None), None);
+        sending.end(&Ok(()), true);
         assert!(outbox.teller(first).is_none());
         assert_eq!(outbox.count(), 1);
     }

@@ -168,7 +168,7 @@ struct Queue {
 struct Strand {
     messages: VecDeque<(u64, Message)>,
     turn: u64,
-    being_told: bool,
+    being_sent: bool,
 }
 
 /// What a thread may do about a subject.
@@ -214,8 +214,8 @@ impl Owed {
     /// The number for each home. Messages that are only queries do not count: nothing is lost without them.
     pub fn by_home(&self) -> HashMap<Home, usize> {
         let mut counts = HashMap::new();
-        let told = |subject: &Subject| !matches!(subject, Subject::Cycle(_));
-        for (subject, strand) in self.strands.iter().filter(|(subject, _)| told(subject)) {
+        let is_change = |subject: &Subject| !matches!(subject, Subject::Cycle(_));
+        for (subject, strand) in self.strands.iter().filter(|(subject, _)| is_change(subject)) {
             *counts.entry(subject.home()).or_default() += strand.messages.len();
         }
         counts.retain(|_, messages| *messages > 0);
@@ -240,7 +240,7 @@ impl Owed {
             Entry::Occupied(strand) => strand.into_mut(),
             Entry::Vacant(vacant) => vacant.insert(Strand { turn: number, ..Strand::default() }),
         };
-        let mut waiting = strand.messages.iter().skip(usize::from(strand.being_told));
+        let mut waiting = strand.messages.iter().skip(usize::from(strand.being_sent));
         if message.is_sign() && waiting.any(|(_, other)| *other == message) {
             return Owes::Later;
         }
@@ -277,10 +277,10 @@ impl Owed {
                 continue;
             }
             let mut turns = self.homes[&home].subjects.range(..round).map(|(_, subject)| *subject);
-            match turns.find(|subject| !self.strands[subject].being_told) {
+            match turns.find(|subject| !self.strands[subject].being_sent) {
                 Some(subject) => {
                     self.place(home, Some(now));
-                    self.strands.get_mut(&subject)?.being_told = true;
+                    self.strands.get_mut(&subject)?.being_sent = true;
                     return Some(subject);
                 }
                 None => self.place(home, Some(now + Duration::from_millis(ROUND_MILLIS))),
@@ -293,9 +293,9 @@ impl Owed {
     pub fn take_up(&mut self, subject: Subject) -> TakenUp {
         match self.strands.get_mut(&subject) {
             None => TakenUp::Nothing,
-            Some(strand) if strand.being_told => TakenUp::ByAnother,
+            Some(strand) if strand.being_sent => TakenUp::ByAnother,
             Some(strand) => {
-                strand.being_told = true;
+                strand.being_sent = true;
                 TakenUp::ByCaller
             }
         }
@@ -309,7 +309,7 @@ impl Owed {
     }
 
     /// That message was acknowledged, or is void.
-    pub fn told(&mut self, subject: Subject) {
+    pub fn acknowledged(&mut self, subject: Subject) {
         let front = self.strands.get_mut(&subject).and_then(|strand| strand.messages.pop_front());
         self.count -= usize::from(front.is_some());
     }
@@ -321,7 +321,7 @@ impl Owed {
         let (Some(strand), Some(queue)) = (self.strands.get_mut(&subject), self.homes.get_mut(&home)) else {
             return;
         };
-        strand.being_told = false;
+        strand.being_sent = false;
         queue.subjects.remove(&strand.turn);
         if strand.messages.is_empty() {
             self.strands.remove(&subject);

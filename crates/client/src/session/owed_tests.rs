@@ -79,7 +79,7 @@ impl Teller {
                     break;
                 }
                 self.acknowledged.push(message);
-                self.owed.told(subject);
+                self.owed.acknowledged(subject);
             }
             self.owed.put_down(subject, deaf, now);
         }
@@ -164,7 +164,7 @@ fn one_thread_tells_a_subject_and_what_comes_meanwhile_is_of_the_next_round() {
     assert_eq!(teller.owed.take_up(mine), TakenUp::ByAnother);
     assert_eq!(teller.round(1_000), [unlock(second, 1)], "nobody waits for another subject");
     assert_eq!(teller.owed.take_up(other), TakenUp::Nothing);
-    teller.owed.told(mine);
+    teller.owed.acknowledged(mine);
     teller.owe(unlock(first, 2));
     assert_eq!(
         teller.owed.next_of(mine, None),
@@ -178,7 +178,7 @@ fn one_thread_tells_a_subject_and_what_comes_meanwhile_is_of_the_next_round() {
     let later = now + Duration::from_secs(2);
     assert_eq!(teller.owed.take_up_next(round, later, |_| false), Some(mine));
     assert_eq!(teller.owed.next_of(mine, Some(round)), Some(unlock(first, 2)));
-    teller.owed.told(mine);
+    teller.owed.acknowledged(mine);
     assert_eq!(teller.owed.next_of(mine, Some(round)), None);
     teller.owed.put_down(mine, false, later);
     assert_eq!(teller.owed.take_up_next(round, later, |_| false), None, "it has had its turn");
@@ -212,7 +212,7 @@ fn a_sign_that_waits_is_as_good_as_two_and_one_that_is_being_told_is_none() {
         assert_eq!(teller.owe(Message::Close(inode)), Owes::Later);
         assert_eq!(teller.owed.count(), 2, "what it says may be newer than what is being told");
     }
-    teller.owed.told(subject);
+    teller.owed.acknowledged(subject);
     teller.owed.put_down(subject, false, teller.began);
     assert_eq!(teller.round(1_000), [Message::Close(inode)]);
 }

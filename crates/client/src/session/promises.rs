@@ -34,7 +34,7 @@ pub struct Promise {
     /// The message's body.
     pub body: Vec<u8>,
     /// The answer that its caller got: the slot's own, as predicted.
-    pub told: Vec<u8>,
+    pub answer: Vec<u8>,
     /// Its sequence number, once it was sent.
     pub kept: Option<Kept>,
 }
@@ -108,25 +108,25 @@ impl AllPromises {
         is_alone.then_some(promises.version)
     }
 
-    /// That create has ended; `told` is the delegation that it brought, if any. Returns the version in which
+    /// That create has ended; `delegation` is the one that it brought, if any. Returns the version in which
     /// its answer is known, if it allows promises.
     pub fn end_asking(
         &mut self,
         slot: Slot,
         version: Option<Version>,
-        told: Option<u64>,
+        delegation: Option<u64>,
         now: Instant,
     ) -> Option<Version> {
         let promises = self.slots.get_mut(&slot)?;
         promises.direct = promises.direct.saturating_sub(1);
-        if let Some(number) = told {
+        if let Some(number) = delegation {
             if promises.delegation != Some(number) {
                 promises.wanted = false;
             }
             promises.delegation = Some(number);
             promises.used = Some(now);
         }
-        let is_known = told.is_some() && promises.direct == 0 && !promises.wanted;
+        let is_known = delegation.is_some() && promises.direct == 0 && !promises.wanted;
         let known = version.filter(|version| is_known && promises.version == *version);
         self.forget_if_over(slot);
         known
@@ -373,7 +373,7 @@ mod tests {
             makes: true,
             at,
             body: vec![0; 100],
-            told: Vec::new(),
+            answer: Vec::new(),
             kept: None,
         }
     }

@@ -26,7 +26,7 @@ pub struct Failed {
     /// The kind of the error.
     pub kind: ErrorKind,
     /// The server has answered with it; else the reply was lost.
-    pub told: bool,
+    pub from_server: bool,
     /// The server refuses connections, or shows no sign of life.
     pub refused_or_silent: bool,
     /// The error came with a newer map.
@@ -59,7 +59,7 @@ pub enum Look {
 impl Failed {
     /// What is done before the verdict.
     pub fn remedy(self, now: Instant, deadline: Instant) -> Remedy {
-        let lost = !self.told;
+        let lost = !self.from_server;
         let looks = match self.kind {
             ErrorKind::Redirect(Redirect::Moved) if !self.brings_map => Some(Look::Anybody),
             ErrorKind::HostDown if lost && self.refused_or_silent => Some(Look::AnybodyElse),
@@ -70,7 +70,7 @@ impl Failed {
             drops_lines: lost,
             gives_up: lost && (self.kind == ErrorKind::TimedOut || Backoff::is_over(now, deadline)),
             looks,
-            confirms: self.told && self.kind == ErrorKind::Stale,
+            confirms: self.from_server && self.kind == ErrorKind::Stale,
         }
     }
 
@@ -78,10 +78,10 @@ impl Failed {
     pub fn verdict(self, on_retry: OnRetry, same_map: bool) -> Verdict {
         match self.kind {
             ErrorKind::Retry if on_retry == OnRetry::Tell => Verdict::Outdated,
-            ErrorKind::HostDown if self.refused_or_silent && !self.told && same_map => Verdict::Over,
+            ErrorKind::HostDown if self.refused_or_silent && !self.from_server && same_map => Verdict::Over,
             ErrorKind::HostDown | ErrorKind::Retry | ErrorKind::Redirect(Redirect::Moved) => Verdict::Again,
             // `Denied` in the handshake, which counts as a lost reply, is not about a permit.
-            ErrorKind::Denied if self.told => Verdict::ByAnotherPermit,
+            ErrorKind::Denied if self.from_server => Verdict::ByAnotherPermit,
             _ => Verdict::Over,
         }
     }
@@ -177,12 +177,12 @@ mod tests {
 
     const MOVED: ErrorKind = ErrorKind::Redirect(Redirect::Moved);
 
-    fn told(kind: ErrorKind) -> Failed {
-        Failed { kind, told: true, refused_or_silent: false, brings_map: false }
+    fn from_server(kind: ErrorKind) -> Failed {
+        Failed { kind, from_server: true, refused_or_silent: false, brings_map: false }
     }
 
     fn lost(kind: ErrorKind) -> Failed {
-        Failed { told: false, ..told(kind) }
+        Failed { from_server: false, ..from_server(kind) }
     }
 
     fn with_time(failed: Failed, millis: u64) -> Remedy {
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_server_that_answers_keeps_its_connections_whatever_it_says() {
         for kind in [ErrorKind::HostDown, ErrorKind::TimedOut, ErrorKind::Retry, ErrorKind::NoSpace] {
-            assert_eq!(with_time(told(kind), 0), Remedy::default(), "{kind:?}");
+            assert_eq!(with_time(from_server(kind), 0), Remedy::default(), "{kind:?}");
         }
     }
 
@@ -220,8 +220,8 @@ mod tests {
 
     #[test]
     fn a_slot_that_moved_is_looked_for_unless_its_map_came_along() {
-        assert_eq!(with_time(told(MOVED), 0).looks, Some(Look::Anybody));
-        assert_eq!(with_time(Failed { brings_map: true, ..told(MOVED) }, 0), Remedy::default());
+        assert_eq!(with_time(from_server(MOVED), 0).looks, Some(Look::Anybody));
+        assert_eq!(with_time(Failed { brings_map: true, ..from_server(MOVED) }, 0), Remedy::default());
         let with_map = Failed { brings_map: true, ..lost(ErrorKind::HostDown) };
         assert_eq!(
             with_time(with_map, 10_000).looks,
@@ -232,26 +232,26 @@ mod tests {
 
     #[test]
     fn only_a_server_that_says_stale_is_asked_whether_it_means_the_session() {
-        assert!(with_time(told(ErrorKind::Stale), 0).confirms);
+        assert!(with_time(from_server(ErrorKind::Stale), 0).confirms);
         assert!(!with_time(lost(ErrorKind::Stale), 0).confirms);
     }
 
     #[test]
     fn what_may_pass_is_sent_again_and_what_a_server_says_for_good_is_told() {
         for kind in [ErrorKind::HostDown, ErrorKind::Retry, MOVED] {
-            assert_eq!(told(kind).verdict(OnRetry::Repeat, true), Verdict::Again, "{kind:?}");
+            assert_eq!(from_server(kind).verdict(OnRetry::Repeat, true), Verdict::Again, "{kind:?}");
             assert_eq!(lost(kind).verdict(OnRetry::Repeat, true), Verdict::Again, "{kind:?}");
         }
         for kind in [ErrorKind::TimedOut, ErrorKind::Stale, ErrorKind::NoSpace, ErrorKind::Protocol] {
-            assert_eq!(told(kind).verdict(OnRetry::Repeat, false), Verdict::Over, "{kind:?}");
+            assert_eq!(from_server(kind).verdict(OnRetry::Repeat, false), Verdict::Over, "{kind:?}");
         }
     }
 
     #[test]
     fn retry_goes_to_a_caller_whose_belief_it_ends() {
-        assert_eq!(told(ErrorKind::Retry).verdict(OnRetry::Tell, true), Verdict::Outdated);
+        assert_eq!(from_server(ErrorKind::Retry).verdict(OnRetry::Tell, true), Verdict::Outdated);
         assert_eq!(lost(ErrorKind::Retry).verdict(OnRetry::Tell, true), Verdict::Outdated);
-        assert_eq!(told(MOVED).verdict(OnRetry::Tell, true), Verdict::Again);
+        assert_eq!(from_server(MOVED).verdict(OnRetry::Tell, true), Verdict::Again);
     }
 
     #[test]
@@ -267,10 +267,10 @@ mod tests {
     #[test]
     fn a_refused_greeting_is_no_refused_permit() {
         for on_retry in [OnRetry::Repeat, OnRetry::Tell] {
-            assert_eq!(told(ErrorKind::Denied).verdict(on_retry, true), Verdict::ByAnotherPermit);
+            assert_eq!(from_server(ErrorKind::Denied).verdict(on_retry, true), Verdict::ByAnotherPermit);
             assert_eq!(lost(ErrorKind::Denied).verdict(on_retry, true), Verdict::Over);
         }
-        assert_eq!(with_time(told(ErrorKind::Denied), 0), Remedy::default());
+        assert_eq!(with_time(from_server(ErrorKind::Denied), 0), Remedy::default());
         let expected = Remedy { drops_lines: true, ..Remedy::default() };
         assert_eq!(with_time(lost(ErrorKind::Denied), 10_000), expected);
     }

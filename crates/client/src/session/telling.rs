@@ -9,7 +9,7 @@ use ramlace_base::{Error, ErrorKind, Result};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
-use crate::session::outbox::{Teller, Told};
+use crate::session::outbox::{Sending, Teller};
 use crate::session::owed::{Acknowledged, Home, Message, Owes, Subject};
 use crate::session::retry::is_unacknowledged;
 
@@ -36,14 +36,14 @@ impl Session {
     pub(crate) fn tell(self: &Arc<Session>, subject: Subject, deadline: Instant) -> Result<()> {
         while let Some(teller) = self.outbox.teller(subject) {
             match teller {
-                Teller::Me(told) => {
-                    let outcome = self.tell_all_of(&told, None, || Some(deadline));
+                Teller::Me(sending) => {
+                    let outcome = self.tell_all_of(&sending, None, || Some(deadline));
                     // Waiting threads get the error too, unless it means that this thread's time is over:
                     // they may have more.
                     let late = |error: &Error| {
                         error.kind() == ErrorKind::TimedOut || Backoff::is_over(Instant::now(), deadline)
                     };
-                    told.end(&outcome, !outcome.as_ref().is_err_and(late));
+                    sending.end(&outcome, !outcome.as_ref().is_err_and(late));
                     return outcome;
                 }
                 Teller::Another(telling) => {
@@ -65,31 +65,31 @@ impl Session {
             if now >= until || self.is_ended() {
                 return;
             }
-            let Some(told) = self.outbox.take_up_next(round, now, |home| self.is_silent(home)) else {
+            let Some(sending) = self.outbox.take_up_next(round, now, |home| self.is_silent(home)) else {
                 return;
             };
             let in_time = || {
                 let now = Instant::now();
                 (now < until).then(|| now + Duration::from_millis(PATIENCE_MILLIS_MAX))
             };
-            let outcome = self.tell_all_of(&told, Some(round), in_time);
+            let outcome = self.tell_all_of(&sending, Some(round), in_time);
             if let Err(error) = &outcome {
                 tracing::debug!(target: "ramlace::client", %error, "a home did not hear what it is owed");
             }
-            told.end(&outcome, false);
+            sending.end(&outcome, false);
         }
     }
 
     /// Sends the messages about one subject; `by` gives each its deadline, as long as there is time.
     fn tell_all_of(
         self: &Arc<Session>,
-        told: &Told<'_>,
+        sending: &Sending<'_>,
         round: Option<u64>,
         by: impl Fn() -> Option<Instant>,
     ) -> Result<()> {
-        while let (Some(message), Some(deadline)) = (told.message(round), by()) {
+        while let (Some(message), Some(deadline)) = (sending.message(round), by()) {
             match self.tell_one(&message, deadline)? {
-                Acknowledged::Yes => told.is_told(),
+                Acknowledged::Yes => sending.acknowledged(),
                 Acknowledged::NotYet => break,
             }
         }
@@ -106,8 +106,8 @@ impl Session {
 
     /// The outcome of a message: one that the home refuses counts as delivered, and so does one of an ended
     /// session.
-    pub(crate) fn unless_unacknowledged(&self, told: Result<()>) -> Result<Acknowledged> {
-        match told {
+    pub(crate) fn unless_unacknowledged(&self, outcome: Result<()>) -> Result<Acknowledged> {
+        match outcome {
             Err(error) if is_unacknowledged(&error) && !self.is_ended() => Err(error),
             _ => Ok(Acknowledged::Yes),
         }

@@ -8,7 +8,7 @@ use ramlace_wire::coordination::{ArriveBarrier, BarrierLeft, LeaveBarrier, Membe
 use serde::{Deserialize, Serialize, Serializer};
 
 /// A session that waits, and its number for the wait.
-pub(crate) type Told = (SessionId, u64);
+pub(crate) type Notified = (SessionId, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
@@ -52,7 +52,7 @@ impl Barrier {
         &mut self,
         session: SessionId,
         request: &ArriveBarrier,
-    ) -> Result<(Option<u64>, Vec<Told>)> {
+    ) -> Result<(Option<u64>, Vec<Notified>)> {
         let before = self.members.get(&request.member);
         if let Some(member) = before.filter(|member| (member.session, member.wait) == (session, request.wait))
         {
@@ -92,19 +92,19 @@ impl Barrier {
     }
 
     /// The round is complete; the members to notify, but for the last.
-    pub(crate) fn complete(&mut self, last: u32) -> Vec<Told> {
+    pub(crate) fn complete(&mut self, last: u32) -> Vec<Notified> {
         self.rounds += 1;
         self.waiting = 0;
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for (number, member) in &mut self.members {
             if member.stand == Stand::Waits {
                 member.stand = Stand::Passed(self.rounds);
                 if *number != last {
-                    told.push((member.session, member.wait));
+                    notified.push((member.session, member.wait));
                 }
             }
         }
-        told
+        notified
     }
 
     pub(crate) fn leave(&mut self, session: SessionId, request: &LeaveBarrier) -> BarrierLeft {
@@ -130,11 +130,11 @@ impl Barrier {
     pub(crate) fn missing(&self) -> BarrierLeft {
         let waits = |member: &u32| self.members.get(member).is_some_and(|known| known.stand == Stand::Waits);
         let missing = (0..self.parties).filter(|member| !waits(member)).take(limits::BARRIER_MISSING_MAX);
-        let told = missing.map(|member| MissingMember {
+        let named = missing.map(|member| MissingMember {
             member,
             last: self.members.get(&member).map(|known| known.place.clone()),
         });
-        BarrierLeft { passed: None, missing_count: self.parties - self.waiting, missing: told.collect() }
+        BarrierLeft { passed: None, missing_count: self.parties - self.waiting, missing: named.collect() }
     }
 
     /// A session has ended.

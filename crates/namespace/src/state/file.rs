@@ -249,7 +249,7 @@ impl File {
         let history = &mut self.work().history;
         // An older truncation to a larger size says nothing to a lane that this one does not.
         let still_telling = history.partition_point(|older| older.size < kept);
-        if still_telling >= limits::TRUNCATIONS_UNTOLD_MAX {
+        if still_telling >= limits::TRUNCATIONS_UNRECEIVED_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("{still_telling} truncations of file {inode} have not reached a server that is down"),

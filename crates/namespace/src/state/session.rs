@@ -18,7 +18,7 @@ pub(crate) struct Session {
     /// The bytes of the replies.
     kept_bytes: u64,
     /// The part of them that was reported to the slot's owner.
-    told_bytes: u64,
+    reported_bytes: u64,
     /// Open inodes, and the access for which each is open.
     pub open: BTreeMap<InodeId, OpenedFor>,
     /// Files in which the session may have reservations.
@@ -64,19 +64,19 @@ impl Cached {
 impl Session {
     /// The change of the bytes of the replies since the last call.
     pub(crate) fn take_kept_change(&mut self) -> i64 {
-        let change = self.kept_bytes as i64 - self.told_bytes as i64;
-        self.told_bytes = self.kept_bytes;
+        let change = self.kept_bytes as i64 - self.reported_bytes as i64;
+        self.reported_bytes = self.kept_bytes;
         change
     }
 
     /// The part of them that was reported to the slot's owner.
-    pub(crate) fn told_kept(&self) -> u64 {
-        self.told_bytes
+    pub(crate) fn reported_reply_bytes(&self) -> u64 {
+        self.reported_bytes
     }
 
     /// The bytes of the replies, for a slot's owner that has no figures yet.
     pub(crate) fn kept_anew(&mut self) -> u64 {
-        self.told_bytes = self.kept_bytes;
+        self.reported_bytes = self.kept_bytes;
         self.kept_bytes
     }
 
@@ -214,7 +214,7 @@ mod tests {
     fn what_replies_take_is_told_and_given_back() {
         const SESSION: SessionId = SessionId([1; 16]);
         let mut session = Session::default();
-        let (mut told, mut draw) = (0, 1_u64);
+        let (mut reported, mut draw) = (0, 1_u64);
         for number in 1..3000_u64 {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let acknowledged = Sequence(number.saturating_sub(draw >> 60).max(1));
@@ -227,13 +227,13 @@ mod tests {
                 1 => session.remember(Sequence(number), Cached::Answered(Ok(Reply::Done))),
                 _ => session.remember(Sequence(number), refused),
             }
-            told += session.take_kept_change();
+            reported += session.take_kept_change();
             let kept: u64 = session.replies.values().map(Cached::bytes).sum();
-            assert_eq!((session.kept_bytes, told), (kept, kept as i64));
+            assert_eq!((session.kept_bytes, reported), (kept, kept as i64));
             assert_eq!(session.kept_below(Sequence(u64::MAX)), kept);
         }
         session.admit(SESSION, Sequence(5000), Sequence(5000)).unwrap();
-        told += session.take_kept_change();
-        assert_eq!((told, session.kept_anew(), session.take_kept_change()), (0, 0, 0));
+        reported += session.take_kept_change();
+        assert_eq!((reported, session.kept_anew(), session.take_kept_change()), (0, 0, 0));
     }
 }

@@ -18,7 +18,7 @@ fn session(number: u64) -> SessionId {
 }
 
 /// A session, its wait, and the round.
-type Told = (SessionId, u64, u64);
+type Notified = (SessionId, u64, u64);
 
 /// A slot, its log, and how it is asked.
 struct Host {
@@ -39,7 +39,7 @@ impl Host {
         self.state.apply(&command)
     }
 
-    fn change(&mut self, of: u64, op: Op) -> (Result<Reply, ErrorKind>, Vec<Told>) {
+    fn change(&mut self, of: u64, op: Op) -> (Result<Reply, ErrorKind>, Vec<Notified>) {
         self.sequence += 1;
         let origin = Origin::Client {
             session: session(of),

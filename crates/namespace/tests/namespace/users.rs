@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-fn told(outcome: Result<Reply>) -> std::result::Result<(), ErrorKind> {
+fn outcome_of(outcome: Result<Reply>) -> std::result::Result<(), ErrorKind> {
     outcome.map(drop).map_err(|error| error.kind())
 }
 
@@ -155,9 +155,13 @@ fn a_writer_takes_the_set_id_bits_away_and_nothing_else() {
     for (who, wanted) in
         [(&writer, 0o4775), (&writer, 0o2775), (&writer, 0o775), (&writer, 0), (&reader, 0o775)]
     {
-        assert_eq!(told(place.ask(who, mode(file, wanted))), Err(ErrorKind::NotPermitted), "{wanted:o}");
+        assert_eq!(
+            outcome_of(place.ask(who, mode(file, wanted))),
+            Err(ErrorKind::NotPermitted),
+            "{wanted:o}"
+        );
     }
-    assert_eq!(told(place.ask(&reader, Op::SetAttributes(wrote(file)))), Err(ErrorKind::Denied));
+    assert_eq!(outcome_of(place.ask(&reader, Op::SetAttributes(wrote(file)))), Err(ErrorKind::Denied));
     place.ask(&writer, Op::SetAttributes(wrote(file))).unwrap();
     assert_eq!(place.owned(file), owned(0o775));
 }
@@ -168,13 +172,13 @@ fn what_a_hosts_session_has_open_gives_its_users_no_right() {
     let mut place = Place::new(owned(0o777), owned(0o600));
     let (owner, other) = (Credentials::new(1, 1), Credentials::new(2, 2));
     let cut = |inode| Op::Truncate(wire::Truncate { inode, size: 5, allocated: None });
-    let told_when = wrote(place.file);
+    let times = wrote(place.file);
     place.on_behalf = true;
     place
         .ask(&owner, Op::Open(wire::Open { inode: place.file, read: true, write: true, run: false }))
         .unwrap();
-    for op in [cut(place.file), Op::SetAttributes(told_when)] {
-        assert_eq!(told(place.ask(&other, op.clone())), Err(ErrorKind::Denied));
+    for op in [cut(place.file), Op::SetAttributes(times)] {
+        assert_eq!(outcome_of(place.ask(&other, op.clone())), Err(ErrorKind::Denied));
         // By the open file, for any caller: the host's kernel vouches for no user.
         place.on_behalf = false;
         place.ask(&Credentials::NOBODY, op).unwrap();
@@ -198,15 +202,15 @@ fn a_program_is_opened_to_run_for_whom_its_mode_lets_run_it_and_a_kernel_vouches
         place.on_behalf = on_behalf;
         for (who, may) in [&owner, &member, &other].into_iter().zip(may) {
             let open = wire::Open { inode: place.file, read: false, write: false, run: true };
-            let opened = told(place.ask(who, Op::Open(open)));
+            let opened = outcome_of(place.ask(who, Op::Open(open)));
             assert_eq!(opened, expect(may, ErrorKind::Denied), "user {} and mode {mode:o}", who.uid);
             let read = wire::Open { read: true, ..open };
-            assert_eq!(told(place.ask(who, Op::Open(read))).is_ok(), may && mode & 0o444 == 0o444);
+            assert_eq!(outcome_of(place.ask(who, Op::Open(read))).is_ok(), may && mode & 0o444 == 0o444);
         }
     }
     let mut place = Place::new(Owned { uid: 1, gid: 1, mode: 0o777 }, Owned { uid: 1, gid: 1, mode: 0o777 });
     let directory = wire::Open { inode: place.directory, read: false, write: false, run: true };
-    assert_eq!(told(place.ask(&owner, Op::Open(directory))), Err(ErrorKind::IsDirectory));
+    assert_eq!(outcome_of(place.ask(&owner, Op::Open(directory))), Err(ErrorKind::IsDirectory));
 }
 
 // SEMANTICS 57.2
@@ -226,7 +230,7 @@ fn who_writes_by_a_hosts_open_file_takes_the_set_id_bit_of_a_group_that_is_not_h
         place.on_behalf = true;
         if who.uid != 0 {
             // No session of this host has it open.
-            let refused = told(place.ask(who, Op::SetAttributes(drop_bits)));
+            let refused = outcome_of(place.ask(who, Op::SetAttributes(drop_bits)));
             assert_eq!(refused, Err(ErrorKind::Denied));
         }
         let open = wire::Open { inode: place.file, read: false, write: true, run: false };
@@ -249,15 +253,15 @@ proptest! {
         for (read, write) in [(true, false), (false, true), (true, true)] {
             let rights = if read { 4 } else { 0 } + if write { 2 } else { 0 };
             let opened = place.ask(&who, Op::Open(wire::Open { inode: place.file, read, write, run: false }));
-            prop_assert_eq!(told(opened), expect(user.has(rights, file), ErrorKind::Denied));
+            prop_assert_eq!(outcome_of(opened), expect(user.has(rights, file), ErrorKind::Denied));
             if user.has(rights, file) {
                 place.ask(&who, Op::Close(wire::Close { inode: place.file, modified: None })).unwrap();
             }
         }
         let cut = Op::Truncate(wire::Truncate { inode: place.file, size: 0, allocated: None });
-        prop_assert_eq!(told(place.ask(&who, cut)), expect(user.has(2, file), ErrorKind::Denied));
+        prop_assert_eq!(outcome_of(place.ask(&who, cut)), expect(user.has(2, file), ErrorKind::Denied));
         let longer = wire::Extend { inode: place.file, generation: Generation::FIRST, size: 0, from: 0 };
-        let longer = told(place.ask(&who, Op::Extend(longer)));
+        let longer = outcome_of(place.ask(&who, Op::Extend(longer)));
         prop_assert_eq!(longer == Err(ErrorKind::Denied), !user.has(2, file));
     }
 
@@ -274,12 +278,12 @@ proptest! {
         let gave = place.ask(&who, Op::SetAttributes(wire::SetAttributes {
             uid: Some(uid), gid: Some(gid), ..nothing
         }));
-        prop_assert_eq!(told(gave), expect(user.may_give(file, uid, gid), ErrorKind::NotPermitted));
+        prop_assert_eq!(outcome_of(gave), expect(user.may_give(file, uid, gid), ErrorKind::NotPermitted));
         let now = place.owned(place.file);
         let given = user.may_give(file, uid, gid);
         prop_assert_eq!((now.uid, now.gid), if given { (uid, gid) } else { (file.uid, file.gid) });
         let changed = place.ask(&who, Op::SetAttributes(wire::SetAttributes { mode: Some(mode), ..nothing }));
-        prop_assert_eq!(told(changed), expect(user.may_change(now), ErrorKind::NotPermitted));
+        prop_assert_eq!(outcome_of(changed), expect(user.may_change(now), ErrorKind::NotPermitted));
         let after = place.owned(place.file).mode;
         if user.may_change(now) {
             let kept = user.uid == 0 || user.is_in(now.gid);
@@ -304,9 +308,9 @@ proptest! {
             parent, name: name(), new_parent: parent, new_slot: parent.slot(), new_name: new_name.clone(),
             mode: wire::RenameMode::Replace,
         })));
-        prop_assert_eq!(told(renamed), outcome);
+        prop_assert_eq!(outcome_of(renamed), outcome);
         let name = if outcome.is_ok() { new_name } else { name() };
-        prop_assert_eq!(told(place.ask(&who, Op::Unlink(wire::Unlink { parent, name }))), outcome);
+        prop_assert_eq!(outcome_of(place.ask(&who, Op::Unlink(wire::Unlink { parent, name }))), outcome);
     }
 
     #[test]
@@ -327,7 +331,7 @@ proptest! {
             }
             other => {
                 prop_assert!(!user.has(3, directory));
-                prop_assert_eq!(told(other), Err(ErrorKind::Denied));
+                prop_assert_eq!(outcome_of(other), Err(ErrorKind::Denied));
             }
         }
     }

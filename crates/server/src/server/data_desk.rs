@@ -66,7 +66,7 @@ impl DataDesk {
     /// Waits until no answer has to wait for these any more.
     pub async fn pass(&self, numbers: &[u64]) {
         while self.is_any_waited(numbers) {
-            if self.leases.borrow_mut().retell_waited(numbers, self.now()) {
+            if self.leases.borrow_mut().resend_waited(numbers, self.now()) {
                 self.changed.notify_waiters();
             }
             self.next_change().await;
@@ -99,9 +99,9 @@ impl DataDesk {
     /// of it.
     pub fn change_leases<T>(&self, change: impl FnOnce(&mut DataLeases) -> T) -> T {
         let mut leases = self.leases.borrow_mut();
-        let before = leases.told();
+        let before = leases.notices();
         let changed = change(&mut leases);
-        let is_news = leases.told() != before;
+        let is_news = leases.notices() != before;
         drop(leases);
         if is_news {
             self.changed.notify_waiters();
@@ -122,10 +122,10 @@ impl DataDesk {
     /// Whether the claim may be granted in this step. Clients that have to drop pages for it are told.
     pub fn claim(&self, asked: &Asked, ticket: &mut Ticket) -> Result<bool> {
         let mut leases = self.leases.borrow_mut();
-        let (told, before) = (leases.told(), *ticket);
+        let (notices, before) = (leases.notices(), *ticket);
         let granted = leases.claim(asked, ticket, self.now());
         // Others need not wait for a client that has begun to wait itself.
-        if leases.told() != told || *ticket != before {
+        if leases.notices() != notices || *ticket != before {
             self.changed.notify_waiters();
         }
         granted

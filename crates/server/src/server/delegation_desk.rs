@@ -15,8 +15,8 @@ struct Wanted {
     held: Delegation,
     /// After this the wait for the holder ends.
     until: Instant,
-    /// When the holder was last told.
-    told: Option<Instant>,
+    /// When the holder was last notified.
+    notified: Option<Instant>,
 }
 
 /// The delegations of a server, besides what its slots know of them.
@@ -50,7 +50,7 @@ impl DelegationDesk {
             return known.until;
         }
         let until = now + Duration::from_millis(limits::DELEGATION_RECALL_MILLIS_MAX);
-        wanted.insert(slot, Wanted { held, until, told: None });
+        wanted.insert(slot, Wanted { held, until, notified: None });
         let mut resting = self.resting.borrow_mut();
         if resting.len() >= limits::DELEGATIONS_PER_SERVER_MAX {
             resting.retain(|_, until| *until > now);
@@ -66,26 +66,27 @@ impl DelegationDesk {
         self.resting.borrow().get(&slot).is_some_and(|until| *until > now)
     }
 
-    /// The slots that a session has to give back, except those of which it was told recently. They now count
-    /// as told.
+    /// The slots that a session has to give back, except those of which it was notified recently. They now count
+    /// as notified.
     pub fn tell(&self, session: SessionId, now: Instant) -> Vec<DelegationRecall> {
-        let again = Duration::from_millis(limits::DELEGATION_TOLD_AGAIN_MILLIS);
+        let again = Duration::from_millis(limits::DELEGATION_NOTIFIED_AGAIN_MILLIS);
         let mut wanted = self.wanted.borrow_mut();
         let of_session = wanted.iter_mut().filter(|(_, wanted)| wanted.held.session == session);
-        let to_tell = of_session.filter(|(_, wanted)| wanted.told.is_none_or(|told| told + again <= now));
-        let told = to_tell.take(limits::EVENTS_PER_ANSWER_MAX).map(|(slot, wanted)| {
-            wanted.told = Some(now);
+        let to_tell =
+            of_session.filter(|(_, wanted)| wanted.notified.is_none_or(|notified| notified + again <= now));
+        let notified = to_tell.take(limits::EVENTS_PER_ANSWER_MAX).map(|(slot, wanted)| {
+            wanted.notified = Some(now);
             DelegationRecall { slot: *slot, number: wanted.held.number }
         });
-        told.collect()
+        notified.collect()
     }
 
-    /// When a session is to be told of a slot again.
+    /// When a session is to be notified of a slot again.
     pub fn tells_again_at(&self, session: SessionId) -> Option<Instant> {
-        let again = Duration::from_millis(limits::DELEGATION_TOLD_AGAIN_MILLIS);
+        let again = Duration::from_millis(limits::DELEGATION_NOTIFIED_AGAIN_MILLIS);
         let wanted = self.wanted.borrow();
         let of_session = wanted.values().filter(|wanted| wanted.held.session == session);
-        of_session.filter_map(|wanted| Some(wanted.told? + again)).min()
+        of_session.filter_map(|wanted| Some(wanted.notified? + again)).min()
     }
 
     /// A delegation has ended.

@@ -9,7 +9,7 @@ use ramlace_wire::locks::Event;
 use tokio::sync::Notify;
 
 /// As many as a process can wait for.
-const UNTOLD_MAX: usize = limits::LOCK_WAITS_PER_PROCESS_MAX + limits::PARKED_PER_PROCESS_MAX;
+const QUEUED_MAX: usize = limits::LOCK_WAITS_PER_PROCESS_MAX + limits::PARKED_PER_PROCESS_MAX;
 
 #[derive(Default)]
 struct Queue {
@@ -30,7 +30,7 @@ impl EventQueues {
     pub fn push(&self, session: SessionId, event: Event) {
         let mut queues = self.queues.borrow_mut();
         let queue = queues.entry(session).or_default();
-        if queue.events.len() < UNTOLD_MAX {
+        if queue.events.len() < QUEUED_MAX {
             queue.events.push_back(event);
             queue.changed.notify_waiters();
         }

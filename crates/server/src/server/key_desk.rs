@@ -21,7 +21,7 @@ pub const BOOK_FILE: &str = "key-book";
 pub struct KeyDesk {
     pub keys: RefCell<Rc<ServerKeys>>,
     /// On the coordinator's server: the newest book that each server has acknowledged.
-    pub told: RefCell<BTreeMap<ServerId, u64>>,
+    pub informed: RefCell<BTreeMap<ServerId, u64>>,
     /// Changes when a server has to be sent the book.
     pub news: watch::Sender<()>,
     /// Notified when a server has acknowledged it.
@@ -45,7 +45,7 @@ impl KeyDesk {
         Ok(KeyDesk {
             keys: RefCell::new(Rc::new(keys_by(book, options))),
             file_is_current: Cell::new(true),
-            told: RefCell::default(),
+            informed: RefCell::default(),
             news: watch::Sender::new(()),
             answered: Notify::new(),
             is_current: Cell::default(),
@@ -73,13 +73,13 @@ impl KeyDesk {
         self.keys().check(proved)
     }
 
-    pub fn is_told(&self, server: ServerId) -> bool {
-        self.told.borrow().get(&server).is_some_and(|told| *told >= self.keys().book().version)
+    pub fn is_informed(&self, server: ServerId) -> bool {
+        self.informed.borrow().get(&server).is_some_and(|informed| *informed >= self.keys().book().version)
     }
 
     /// A server has restarted: it is sent the book again.
-    pub fn forget_told(&self, server: ServerId) {
-        self.told.borrow_mut().remove(&server);
+    pub fn forget_informed(&self, server: ServerId) {
+        self.informed.borrow_mut().remove(&server);
         self.news.send_replace(());
     }
 }

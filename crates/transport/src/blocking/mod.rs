@@ -293,13 +293,13 @@ impl Connection {
             let head = (&*head).try_into().expect("it was cut there");
             let reply = decode_reply::<R>(header, opened(&mut self.seal, head, &mut rest[..body_bytes])?);
             self.input.consume(HEADER_BYTES + body_bytes);
-            return told(reply);
+            return answered(reply);
         }
         self.input.consume(HEADER_BYTES);
         let mut body = vec![0; body_bytes];
         let buffered = self.input.take(&mut body);
         self.line()?.receive_all(&mut [IoSliceMut::new(&mut body[buffered..])], deadline)?;
-        told(decode_reply::<R>(header, opened(&mut self.seal, &header.encode(), &mut body)?))
+        answered(decode_reply::<R>(header, opened(&mut self.seal, &header.encode(), &mut body)?))
     }
 
     /// Makes sure that the buffer holds at least `count` bytes.
@@ -425,7 +425,7 @@ fn closed() -> Error {
 }
 
 /// Separates the server's answers from failures that break the connection.
-fn told<T>(reply: std::result::Result<T, Failure>) -> Result<std::result::Result<T, Failure>> {
+fn answered<T>(reply: std::result::Result<T, Failure>) -> Result<std::result::Result<T, Failure>> {
     match reply {
         Err(failure) if failure.fatal => Err(failure.error),
         other => Ok(other),

@@ -48,7 +48,7 @@ pub struct Connection {
     /// Bytes that the user of the connection holds for its answers.
     held_beside: usize,
     /// The bytes that were last reported to the meter.
-    held_told: usize,
+    held_reported: usize,
 }
 
 impl Connection {
@@ -74,7 +74,7 @@ impl Connection {
             stall: Duration::from_millis(limits::SEND_STALL_MILLIS_MAX),
             meter: None,
             held_beside: 0,
-            held_told: 0,
+            held_reported: 0,
         }
     }
 
@@ -86,16 +86,16 @@ impl Connection {
     /// The user of the connection holds this many bytes for answers that are still to be sent.
     pub fn hold_beside(&mut self, bytes: usize) {
         self.held_beside = bytes;
-        self.tell_held();
+        self.report_held();
     }
 
     /// Reports to the meter the bytes of a long body, of the answers, and of replies beyond the queue's
     /// limit.
-    pub(super) fn tell_held(&mut self) {
+    pub(super) fn report_held(&mut self) {
         let body = self.partial.as_ref().map_or(0, |(_, body)| body.capacity());
         let replies = self.output.len().saturating_sub(limits::CONNECTION_OUTPUT_BYTES_MAX);
         let held = (body + replies + self.held_beside) / HELD_STEP_BYTES * HELD_STEP_BYTES;
-        if held != std::mem::replace(&mut self.held_told, held)
+        if held != std::mem::replace(&mut self.held_reported, held)
             && let Some(meter) = &self.meter
         {
             meter(held);

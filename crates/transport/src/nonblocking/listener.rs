@@ -59,7 +59,7 @@ impl Listener {
     pub fn local_address(&self) -> Result<Address> {
         getsockname(self.0.get_ref())
             .map_err(|errno| Error::from_io(&errno.into(), "asking where a socket listens"))
-            .and_then(told_address)
+            .and_then(address_of)
     }
 
     /// The next newcomer.
@@ -81,7 +81,7 @@ impl Listener {
     }
 }
 
-fn told_address(address: SocketAddrAny) -> Result<Address> {
+fn address_of(address: SocketAddrAny) -> Result<Address> {
     if address.address_family() == AddressFamily::UNIX {
         let unix = SocketAddrUnix::try_from(address).ok();
         let path = unix.as_ref().and_then(SocketAddrUnix::path_bytes).unwrap_or_default();

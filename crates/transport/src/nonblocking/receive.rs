@@ -7,7 +7,7 @@ use ramlace_wire::{HEADER_BYTES, Header};
 
 use super::buffers;
 use super::connection::{Connection, closed_inside_a_frame};
-use super::socket::{Patience, UNTIL_TOLD_TO_WAIT};
+use super::socket::{Patience, UNTIL_WOULD_BLOCK};
 use crate::RawSegment;
 use crate::frame::decode_header;
 use crate::input::INPUT_BYTES;
@@ -128,12 +128,12 @@ impl Connection {
     async fn read_long_body(&mut self) -> Result<(Header, Vec<u8>)> {
         let (patience, tag_bytes) = (self.patience(), self.tag_bytes());
         loop {
-            self.tell_held();
+            self.report_held();
             let (header, body) = self.partial.as_mut().expect("a body is arriving");
             let missing = header.body_bytes as usize + tag_bytes - body.len();
             if missing == 0 {
                 let (header, body) = self.partial.take().expect("it was there just now");
-                self.tell_held();
+                self.report_held();
                 let body = self.open_body(&header, body)?;
                 self.begin_data(&header);
                 return Ok((header, body));
@@ -263,7 +263,7 @@ impl Connection {
         self.flush_before_waiting(cursor.left() > 0).await?;
         while cursor.left() > 0 {
             let receive = |socket: BorrowedFd<'_>| raw::receive(socket, cursor);
-            let received = self.socket.receive(self.patience(), UNTIL_TOLD_TO_WAIT, receive).await?;
+            let received = self.socket.receive(self.patience(), UNTIL_WOULD_BLOCK, receive).await?;
             if received == 0 {
                 return Err(closed_inside_a_frame());
             }

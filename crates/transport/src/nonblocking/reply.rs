@@ -10,7 +10,7 @@ use ramlace_wire::{Header, Request, encode_body, flags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::connection::{Connection, OUTPUT_KEPT_BYTES_MAX, closed_inside_a_frame};
-use super::socket::UNTIL_TOLD_TO_WAIT;
+use super::socket::UNTIL_WOULD_BLOCK;
 use crate::frame::{append_head, check_reply, decode_reply};
 use crate::raw::{self, Cursor};
 use crate::seal::{RECORD_BYTES, SENT_TOGETHER_BYTES, sealed_bytes};
@@ -31,7 +31,7 @@ impl Connection {
                 }
             }
         }
-        self.tell_held();
+        self.report_held();
     }
 
     /// Appends a frame's header and body to the queue, sealed if frames are sealed.
@@ -107,14 +107,14 @@ impl Connection {
     async fn drain(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         while self.output_sent < self.output.len() || cursor.left() > 0 {
             let head = &self.output[self.output_sent..];
-            let wanted = if cursor.left() > 0 { UNTIL_TOLD_TO_WAIT } else { head.len() };
+            let wanted = if cursor.left() > 0 { UNTIL_WOULD_BLOCK } else { head.len() };
             let send = |socket: BorrowedFd<'_>| raw::send(socket, head, cursor);
             let sent = self.socket.send(self.patience(), wanted, send).await?;
             self.output_sent = (self.output_sent + sent).min(self.output.len());
         }
         self.output_sent = 0;
         self.output.clear();
-        self.tell_held();
+        self.report_held();
         Ok(())
     }
 

@@ -21,7 +21,7 @@ const STEP_BYTES: usize = 16 << 10;
 
 /// For calls whose memory may be missing: they may move less than they could, so that fewer bytes
 /// do not mean that the socket is drained or full.
-pub(super) const UNTIL_TOLD_TO_WAIT: usize = 0;
+pub(super) const UNTIL_WOULD_BLOCK: usize = 0;
 
 /// How a wait goes for a peer that does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -83,7 +83,7 @@ impl Request for Symlink {
     type Reply = Made;
 
     fn fits(&self, reply: &Made) -> bool {
-        reply.attributes.is_possible() && is_directory_told(reply.parent.as_ref(), self.parent)
+        reply.attributes.is_possible() && is_of_directory(reply.parent.as_ref(), self.parent)
     }
 }
 
@@ -123,7 +123,7 @@ impl Request for MakeDirectory {
     type Reply = Made;
 
     fn fits(&self, reply: &Made) -> bool {
-        reply.attributes.is_possible() && is_directory_told(reply.parent.as_ref(), self.parent)
+        reply.attributes.is_possible() && is_of_directory(reply.parent.as_ref(), self.parent)
     }
 }
 
@@ -164,12 +164,12 @@ impl Request for Unlink {
     type Reply = Unlinked;
 
     fn fits(&self, reply: &Unlinked) -> bool {
-        is_directory_told(reply.parent.as_ref(), self.parent)
+        is_of_directory(reply.parent.as_ref(), self.parent)
     }
 }
 
 /// Whether what is said of a directory, if anything is, can be true of this one.
-pub(crate) fn is_directory_told(told: Option<&Attributes>, directory: InodeId) -> bool {
+pub(crate) fn is_of_directory(told: Option<&Attributes>, directory: InodeId) -> bool {
     told.is_none_or(|told| told.is_of(directory) && told.kind == FileKind::Directory)
 }
 
@@ -277,7 +277,7 @@ impl Request for Link {
     type Reply = Made;
 
     fn fits(&self, reply: &Made) -> bool {
-        reply.attributes.is_of(self.inode) && is_directory_told(reply.parent.as_ref(), self.parent)
+        reply.attributes.is_of(self.inode) && is_of_directory(reply.parent.as_ref(), self.parent)
     }
 }
 
@@ -301,6 +301,6 @@ impl Request for MakeNode {
     type Reply = Made;
 
     fn fits(&self, reply: &Made) -> bool {
-        reply.attributes.is_possible() && is_directory_told(reply.parent.as_ref(), self.parent)
+        reply.attributes.is_possible() && is_of_directory(reply.parent.as_ref(), self.parent)
     }
 }

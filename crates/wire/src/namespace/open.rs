@@ -4,7 +4,7 @@ use ramlace_base::{InodeId, Name, Sequence, ServerId, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::attributes::InodeInfo;
-use super::entries::{NewMode, is_directory_told};
+use super::entries::{NewMode, is_of_directory};
 use super::sizes::SizeInfo;
 use crate::possible::is_counted;
 use crate::{Attributes, FileAttributes, FileKind, Kind, Layout, LayoutHints, Permit, Request};
@@ -86,7 +86,7 @@ impl Request for Create {
     fn fits(&self, reply: &Opened) -> bool {
         reply.info.is_possible()
             && reply.info.attributes.kind != FileKind::Directory
-            && is_directory_told(reply.parent.as_ref(), self.parent)
+            && is_of_directory(reply.parent.as_ref(), self.parent)
     }
 }
 

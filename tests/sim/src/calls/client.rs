@@ -11,7 +11,7 @@ use ramlace_wire::namespace::{Create, GiveUp, LayoutWish};
 
 use super::server::{Does, Request};
 use super::{
-    CallBug, ENDS_WITHIN_MILLIS, Event, Map, Run, SERVERS, SILENT_COSTS_MILLIS_MAX, TROUBLE_MILLIS, Told,
+    CallBug, ENDS_WITHIN_MILLIS, Event, Map, Reported, Run, SERVERS, SILENT_COSTS_MILLIS_MAX, TROUBLE_MILLIS,
 };
 
 /// There is one slot.
@@ -74,7 +74,7 @@ pub(super) fn session(client: usize) -> SessionId {
 
 impl Failure {
     pub(super) fn lost(kind: ErrorKind) -> Failure {
-        let failed = Failed { kind, told: false, refused_or_silent: false, brings_map: false };
+        let failed = Failed { kind, from_server: false, refused_or_silent: false, brings_map: false };
         Failure { error: Error::new(kind, "no answer"), failed }
     }
 
@@ -306,7 +306,7 @@ impl Run {
             }
             Err(error) => {
                 let (kind, brings_map) = (error.kind(), map.is_some());
-                let failed = Failed { kind, told: true, refused_or_silent: false, brings_map };
+                let failed = Failed { kind, from_server: true, refused_or_silent: false, brings_map };
                 if let Some(map) = map {
                     of_client.adopt(map);
                 }
@@ -325,7 +325,7 @@ impl Run {
         // Nothing else comes of this attempt.
         of_client.attempt += 1;
         let attempt = of_client.attempt;
-        call.lost |= !failure.failed.told && self.bug != CallBug::ForgetsLostAnswers;
+        call.lost |= !failure.failed.from_server && self.bug != CallBug::ForgetsLostAnswers;
         let remedy = failure.failed.remedy(instant, self.agenda.instant_of(call.deadline));
         let server = call.asked.server;
         let known = &mut of_client.servers[server];
@@ -441,7 +441,7 @@ impl Run {
             Ok(Reply::Opened(opened)) => {
                 self.tally.answered += 1;
                 of_client.sequences.release(kept);
-                Told::Made(opened.info.attributes.inode)
+                Reported::Made(opened.info.attributes.inode)
             }
             Ok(other) => return Err(format!("client {client}: {name:?} was made by {other:?}")),
             Err(error) if self.gentle => {
@@ -452,14 +452,14 @@ impl Run {
                 if is_in_doubt(&error, lost) {
                     self.tally.doubted += 1;
                     of_client.owed.owe(Message::GiveUp(kept), instant);
-                    Told::GivenUp { sequence: kept.sequence, was_there: None }
+                    Reported::GivenUp { sequence: kept.sequence, was_there: None }
                 } else {
                     of_client.sequences.release(kept);
-                    Told::No
+                    Reported::No
                 }
             }
         };
-        self.told.push((client, name, told));
+        self.reported.push((client, name, told));
         let pause = 1 + self.dice.roll(120);
         self.agenda.after(pause, Event::Calls(client));
         Ok(())
@@ -480,16 +480,17 @@ impl Run {
             .err()
             .filter(|error| is_unacknowledged(error) && self.bug != CallBug::GivesUpUnacknowledged);
         if error.is_none() {
-            of_client.owed.told(Subject::GivenUp(SLOT));
+            of_client.owed.acknowledged(Subject::GivenUp(SLOT));
             of_client.sequences.release(kept);
-            let is_it = |(of, _, told): &(usize, Name, Told)| {
-                *of == client && matches!(told, Told::GivenUp { sequence, .. } if *sequence == kept.sequence)
+            let is_it = |(of, _, told): &(usize, Name, Reported)| {
+                *of == client
+                    && matches!(told, Reported::GivenUp { sequence, .. } if *sequence == kept.sequence)
             };
-            let Some(at) = self.told.iter().position(is_it) else {
+            let Some(at) = self.reported.iter().position(is_it) else {
                 return Err("something is given up that nobody did".into());
             };
-            let there = self.lookup(&self.told[at].1).is_some();
-            if let Told::GivenUp { was_there, .. } = &mut self.told[at].2 {
+            let there = self.lookup(&self.reported[at].1).is_some();
+            if let Reported::GivenUp { was_there, .. } = &mut self.reported[at].2 {
                 *was_there = Some(there);
             }
             return self.tells_next(client, deadline, None);

@@ -8,7 +8,10 @@ fn a_home_that_answers_hears_of_a_store_within_five_seconds() {
     crate::runs(
         |seed| run_stores(seed, StoreBug::None),
         |all, seeds| {
-            [all.stored / 20, all.told / 10, all.rounds / 50].into_iter().map(|many| many > seeds).collect()
+            [all.stored / 20, all.reported / 10, all.rounds / 50]
+                .into_iter()
+                .map(|many| many > seeds)
+                .collect()
         },
     );
 }

@@ -164,7 +164,7 @@ impl Pool {
     pub fn come_again(&mut self) {
         for _ in 0..COMES_AGAIN_MAX {
             for client in 0..usize::from(CLIENTS) {
-                for sequence in self.told_again(client) {
+                for sequence in self.to_repeat(client) {
                     self.attempt(client, sequence);
                     self.deliver_all();
                 }

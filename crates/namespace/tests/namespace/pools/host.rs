@@ -24,7 +24,7 @@ impl Host {
         self.log.push(postcard::to_stdvec(command).unwrap());
         let before = View::of(&self.state);
         let effects = self.state.apply(command);
-        before.check_told(&View::of(&self.state), &effects);
+        before.check_notified(&View::of(&self.state), &effects);
         effects
     }
 
@@ -71,7 +71,7 @@ impl View {
     }
 
     /// Every session that knew something that this step has changed is notified.
-    fn check_told(&self, after: &View, effects: &[Effect]) {
+    fn check_notified(&self, after: &View, effects: &[Effect]) {
         let told = |wanted: InodeId, of_names: bool| {
             effects.iter().any(|effect| {
                 matches!(effect, Effect::Changed { inode, names, .. } if *inode == wanted && (*names || !of_names))

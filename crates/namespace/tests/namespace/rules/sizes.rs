@@ -143,7 +143,7 @@ fn a_lane_learns_the_smallest_size_since_its_generation() {
 fn truncations_that_a_dead_lane_does_not_hear_of_are_bounded() {
     let mut story = Story::new();
     let file = story.create(InodeId::ROOT, "f");
-    let most = limits::TRUNCATIONS_UNTOLD_MAX as u64;
+    let most = limits::TRUNCATIONS_UNRECEIVED_MAX as u64;
     for generation in 1..=most {
         story.extend(file, generation, 1 << 20).unwrap();
         assert_eq!(story.send(truncate(file, generation)), None);

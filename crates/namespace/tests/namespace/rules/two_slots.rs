@@ -99,7 +99,7 @@ fn a_home_without_room_is_passed_over() {
     let inode = InodeId::new(Slot(6), 9);
     let (home, told) = answer(&mut story, made(inode));
     assert_eq!((home, attributes(told.unwrap()).inode), (Slot(6), inode));
-    let told_of_ends: Vec<(u16, bool)> = story
+    let decisions: Vec<(u16, bool)> = story
         .sent
         .iter()
         .filter_map(|(_, message)| match message {
@@ -107,7 +107,7 @@ fn a_home_without_room_is_passed_over() {
             _ => None,
         })
         .collect();
-    assert_eq!(told_of_ends, [(5, false), (6, true)]);
+    assert_eq!(decisions, [(5, false), (6, true)]);
     // None has room; another reason than room is one.
     for (last, kind) in [(full(), ErrorKind::NoSpace), (down(), ErrorKind::Denied)] {
         let mut story = Story::new();

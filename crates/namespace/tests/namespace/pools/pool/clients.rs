@@ -178,11 +178,11 @@ impl Pool {
 
     /// Repeats a request that had no effect.
     pub fn attempt_again(&mut self, client: usize) {
-        self.told_again(client).into_iter().for_each(|sequence| self.attempt(client, sequence));
+        self.to_repeat(client).into_iter().for_each(|sequence| self.attempt(client, sequence));
     }
 
     /// The requests that had no effect.
-    pub fn told_again(&self, client: usize) -> Vec<Sequence> {
+    pub fn to_repeat(&self, client: usize) -> Vec<Sequence> {
         let sent = self.clients[client].sent.iter();
         sent.filter(|(_, sent)| sent.again).map(|(sequence, _)| *sequence).collect()
     }
