@@ -156,7 +156,7 @@ redirects! {
     /// The path does not lead to the directory that the request names, as far as its server can see; walk it.
     Astray = 35;
     /// A kernel maps the file: what makes it longer takes its memory first.
-    Handed = 36;
+    Passthrough = 36;
     /// The file grows with its memory by its own rules: what makes it longer takes that first.
     Reserved = 38;
 }

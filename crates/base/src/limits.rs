@@ -269,10 +269,10 @@ pub const FOUGHT_PLACES_MAX: usize = 256;
 pub const FOUGHT_PAGES_PER_PLACE_MAX: usize = 64;
 /// Data recalls that one message acknowledges.
 pub const DATA_RECALLS_PER_MESSAGE_MAX: usize = 1_024;
-/// Smaller files are not handed to a kernel: two requests more for an open cost more than its pages.
-pub const HANDED_BYTES_MIN: u64 = 1 << 20;
-/// Files that one mount has handed to its kernel; one more goes through the kernel's pages.
-pub const HANDED_FILES_PER_MOUNT_MAX: usize = 1_024;
+/// Smaller files are not passed through to a kernel: two requests more for an open cost more than its pages.
+pub const PASSTHROUGH_BYTES_MIN: u64 = 1 << 20;
+/// Files that one mount passes through to its kernel; one more goes through the kernel's pages.
+pub const PASSTHROUGH_FILES_PER_MOUNT_MAX: usize = 1_024;
 /// Files of a mount whose stores were lost, which it reports; for one more, the first is no longer reported.
 pub const LOST_STORES_FILES_MAX: usize = 1_024;
 /// Runs of lost bytes that are remembered of each; more are joined.

@@ -634,7 +634,7 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
             named: Vec::new(),
             partitions: Vec::new(),
             inline: kind == FileKind::File,
-            handed: false,
+            may_change_unnoticed: false,
         },
         target: Vec::new(),
         bytes: Vec::new(),

@@ -140,7 +140,7 @@ impl Listener {
         }
         if self.is_forgotten(&client) {
             // It will not come back, and no thread is started for it again.
-            self.hand_waits_over(&client);
+            self.move_waits(&client);
             client.hear_no_more_of(self.server);
             return Step::End;
         }
@@ -148,7 +148,7 @@ impl Listener {
             Some(stream) => stream,
             None => {
                 if self.ends(&client) {
-                    self.hand_waits_over(&client);
+                    self.move_waits(&client);
                     return Step::End;
                 }
                 match self.begin(&client) {
@@ -196,7 +196,7 @@ impl Listener {
             let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
             let _ = client.refresh_map_without(Some(self.server), deadline);
         }
-        self.hand_waits_over(client);
+        self.move_waits(client);
         Step::Pause(if waits { PAUSE_OF_WAITS } else { PAUSE })
     }
 
@@ -246,7 +246,7 @@ impl Listener {
         }
         if let Some(map) = news.map {
             client.adopt_map(map).ok()?;
-            self.hand_waits_over(&client);
+            self.move_waits(&client);
         }
         let (acknowledged, received) =
             (newest.unwrap_or(next.acknowledged), newest_data.unwrap_or(next.received));
@@ -289,7 +289,7 @@ impl Listener {
     }
 
     /// Waits that belong to another server now: makes sure that a thread listens to that one.
-    fn hand_waits_over(&self, client: &Arc<Client>) {
+    fn move_waits(&self, client: &Arc<Client>) {
         for slot in client.waits.slots() {
             if !client.is_home(self.server, slot) {
                 // If the thread cannot be started now, the next wait starts it.

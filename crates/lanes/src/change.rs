@@ -32,14 +32,14 @@ pub enum LaneChange {
         lane: LaneId,
     },
     /// A kernel has its file: from now on it has no holes.
-    Handed {
+    PassthroughBegun {
         /// The lane.
         lane: LaneId,
-        /// The number of the handover.
+        /// The number of the passthrough.
         number: u64,
     },
-    /// Handovers up to this one have ended.
-    HandoversOver {
+    /// Passthroughs up to this one have ended.
+    PassthroughsOver {
         /// The lane.
         lane: LaneId,
         /// The number of the last of them.
@@ -88,8 +88,8 @@ numbered_variants! { LaneChange:
     1 Begun { lane, generation, loss };
     2 Cut { lane, generation, length };
     3 Dropped { lane };
-    4 Handed { lane, number };
-    5 HandoversOver { lane, number };
+    4 PassthroughBegun { lane, number };
+    5 PassthroughsOver { lane, number };
     6 Written { lane, range, session, sequence };
     7 CellChanged { cell, session, sequence };
     8 CellStored { lane };
@@ -157,8 +157,8 @@ impl LaneChange {
             self,
             LaneChange::Cut { .. }
                 | LaneChange::Dropped { .. }
-                | LaneChange::Handed { .. }
-                | LaneChange::HandoversOver { .. }
+                | LaneChange::PassthroughBegun { .. }
+                | LaneChange::PassthroughsOver { .. }
         )
     }
 }

@@ -14,11 +14,11 @@ pub struct Lane {
     pub generation: Generation,
     /// Set when the lane began on a server that does not have the file's older bytes.
     pub loss: Option<Loss>,
-    /// Kernels have its file since this handover, which was the last: then it has no holes. 0: no kernel has
+    /// Kernels have its file since this passthrough, which was the last: then it has no holes. 0: no kernel has
     /// it.
-    pub handover: u64,
-    /// Handovers up to this one have ended, even if a late message says otherwise.
-    pub handovers_over: u64,
+    pub passthrough: u64,
+    /// Passthroughs up to this one have ended, even if a late message says otherwise.
+    pub passthroughs_over: u64,
 }
 
 /// How a request's generation compares with a lane's. If they differ, one side has not received a truncation
@@ -37,7 +37,7 @@ impl Lane {
     /// A lane that begins.
     #[must_use]
     pub fn new(generation: Generation, loss: Option<Loss>) -> Lane {
-        Lane { generation, loss, handover: 0, handovers_over: 0 }
+        Lane { generation, loss, passthrough: 0, passthroughs_over: 0 }
     }
 
     /// Compares the requester's generation with the lane's. Retry when the requester is behind.
@@ -69,17 +69,17 @@ impl Lane {
 
     /// Whether a kernel may map it: then it has no holes.
     #[must_use]
-    pub fn is_handed(&self) -> bool {
-        self.handover != 0
+    pub fn has_passthrough(&self) -> bool {
+        self.passthrough != 0
     }
 
-    /// Whether a kernel may have it by this handover.
-    pub(crate) fn check_handover(&self, id: LaneId, number: u64) -> Result<()> {
-        if number > self.handovers_over {
+    /// Whether a kernel may have it by this passthrough.
+    pub(crate) fn check_passthrough(&self, id: LaneId, number: u64) -> Result<()> {
+        if number > self.passthroughs_over {
             return Ok(());
         }
         // It comes late: its sender has stopped waiting.
-        Err(Error::new(ErrorKind::Unsupported, format!("handover {number} of lane {id} is over")))
+        Err(Error::new(ErrorKind::Unsupported, format!("passthrough {number} of lane {id} is over")))
     }
 
     pub(crate) fn cut(&mut self, generation: Generation, length: Option<u64>) {
@@ -89,10 +89,10 @@ impl Lane {
         }
     }
 
-    pub(crate) fn end_handovers(&mut self, number: u64) {
-        self.handovers_over = self.handovers_over.max(number);
-        if self.handover <= number {
-            self.handover = 0;
+    pub(crate) fn end_passthroughs(&mut self, number: u64) {
+        self.passthroughs_over = self.passthroughs_over.max(number);
+        if self.passthrough <= number {
+            self.passthrough = 0;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The state and rules of a server's lanes: generations, losses, writes that are done, handovers to kernels
+//! The state and rules of a server's lanes: generations, losses, writes that are done, passthroughs to kernels
 //! (passthrough), and changes of bytes that sessions wait for. Bytes themselves stay in `store`.
 //!
 //! [`LaneTable`] is the part of a slot that outlives the process. Its queries (`standing`, `cut`, `finish` and

@@ -68,8 +68,8 @@ impl LaneTable {
 
     /// Whether a kernel may map the lane.
     #[must_use]
-    pub fn is_handed(&self, lane: LaneId) -> bool {
-        self.get(lane).is_some_and(Lane::is_handed)
+    pub fn has_passthrough(&self, lane: LaneId) -> bool {
+        self.get(lane).is_some_and(Lane::has_passthrough)
     }
 
     /// Compares the requester's generation with the lane's. Retry when the requester is behind.
@@ -175,18 +175,18 @@ impl LaneTable {
 
     /// A kernel is to have the lane's file.
     ///
-    /// Errors: `Unsupported` when the handover has ended already.
-    pub fn hand(&self, lane: LaneId, number: u64) -> Result<Option<LaneChange>> {
+    /// Errors: `Unsupported` when the passthrough has ended already.
+    pub fn begin_passthrough(&self, lane: LaneId, number: u64) -> Result<Option<LaneChange>> {
         let Some(known) = self.get(lane) else { return Ok(None) };
-        known.check_handover(lane, number)?;
-        Ok((number > known.handover).then_some(LaneChange::Handed { lane, number }))
+        known.check_passthrough(lane, number)?;
+        Ok((number > known.passthrough).then_some(LaneChange::PassthroughBegun { lane, number }))
     }
 
-    /// Handovers up to this number have ended.
+    /// Passthroughs up to this number have ended.
     #[must_use]
-    pub fn end_handovers(&self, lane: LaneId, number: u64) -> Option<LaneChange> {
+    pub fn end_passthroughs(&self, lane: LaneId, number: u64) -> Option<LaneChange> {
         let known = self.get(lane)?;
-        (number > known.handovers_over).then_some(LaneChange::HandoversOver { lane, number })
+        (number > known.passthroughs_over).then_some(LaneChange::PassthroughsOver { lane, number })
     }
 
     /// A write whose bytes are in their place is done, unless the lane was cut or dropped meanwhile.
@@ -246,12 +246,12 @@ impl LaneTable {
                 self.lanes.remove(&lane);
                 beyond(lane, 0)
             }
-            LaneChange::Handed { lane, number } => {
-                self.lanes.get_mut(&lane)?.handover = number;
+            LaneChange::PassthroughBegun { lane, number } => {
+                self.lanes.get_mut(&lane)?.passthrough = number;
                 None
             }
-            LaneChange::HandoversOver { lane, number } => {
-                self.lanes.get_mut(&lane)?.end_handovers(number);
+            LaneChange::PassthroughsOver { lane, number } => {
+                self.lanes.get_mut(&lane)?.end_passthroughs(number);
                 None
             }
             // Others are notified that its bytes have changed when the write ends, however it ends.

@@ -54,8 +54,8 @@ enum Bug {
     FillTwice,
     /// Bytes that have been given to the lane are asked of the home no more.
     FillUnasked,
-    /// A handover that has ended begins.
-    LateHandover,
+    /// A passthrough that has ended begins.
+    LatePassthrough,
     /// A dropped lane is known still.
     DropKeepsLane,
     /// A snapshot forgets the writes.
@@ -77,7 +77,7 @@ const BUGS: &[Bug] = &[
     Bug::NoRecovery,
     Bug::FillTwice,
     Bug::FillUnasked,
-    Bug::LateHandover,
+    Bug::LatePassthrough,
     Bug::DropKeepsLane,
     Bug::SnapshotForgets,
     Bug::Unreported,
@@ -120,8 +120,8 @@ enum Act {
         message: usize,
         stays: bool,
     },
-    HandOver,
-    EndHandovers,
+    BeginPassthrough,
+    EndPassthroughs,
     Restart,
     Delete,
 }
@@ -140,8 +140,8 @@ fn acts() -> impl Strategy<Value = Act> {
         4 => (0..BYTES).prop_map(|size| Act::Truncate { size }),
         2 => Just(Act::PromoteAnew),
         6 => (0..6usize, any::<bool>()).prop_map(|(message, stays)| Act::Deliver { message, stays }),
-        2 => Just(Act::HandOver),
-        1 => Just(Act::EndHandovers),
+        2 => Just(Act::BeginPassthrough),
+        1 => Just(Act::EndPassthroughs),
         2 => Just(Act::Restart),
         1 => Just(Act::Delete),
     ]
@@ -166,8 +166,8 @@ struct Model {
     place: BytesPlace,
     /// Absent: zero.
     bytes: Bytes,
-    handovers: u64,
-    handovers_over: u64,
+    passthroughs: u64,
+    passthroughs_over: u64,
     gone: bool,
 }
 
@@ -208,8 +208,8 @@ impl Driver {
                 sizes: vec![(Generation(2), size)],
                 place,
                 bytes,
-                handovers: 0,
-                handovers_over: 0,
+                passthroughs: 0,
+                passthroughs_over: 0,
                 gone: false,
             },
             absent: if lost > 0 && !inline { Absent::Lost } else { Absent::Hole },
@@ -496,19 +496,19 @@ impl Driver {
                 let message = if stays { self.messages[at].clone() } else { self.messages.remove(at) };
                 self.deliver(&message);
             }
-            Act::HandOver => {
-                self.model.handovers += 1;
-                self.hand(self.model.handovers)?;
-                if self.model.handovers_over > 0 {
-                    self.hand(self.model.handovers_over)?;
+            Act::BeginPassthrough => {
+                self.model.passthroughs += 1;
+                self.begin_passthrough(self.model.passthroughs)?;
+                if self.model.passthroughs_over > 0 {
+                    self.begin_passthrough(self.model.passthroughs_over)?;
                 }
             }
-            Act::EndHandovers => {
-                self.model.handovers_over = self.model.handovers;
-                if let Some(change) = self.table.end_handovers(LANE, self.model.handovers_over) {
+            Act::EndPassthroughs => {
+                self.model.passthroughs_over = self.model.passthroughs;
+                if let Some(change) = self.table.end_passthroughs(LANE, self.model.passthroughs_over) {
                     self.commit(change);
                 }
-                prop_assert!(!self.table.is_handed(LANE) || self.table.get(LANE).is_none());
+                prop_assert!(!self.table.has_passthrough(LANE) || self.table.get(LANE).is_none());
             }
             Act::Restart => {
                 if self.bug == Bug::SnapshotForgets {
@@ -616,23 +616,25 @@ impl Driver {
         Ok(())
     }
 
-    fn hand(&mut self, number: u64) -> Checked {
-        let handed = self.table.hand(LANE, number);
-        if number <= self.model.handovers_over && self.bug != Bug::LateHandover {
-            let known = self.table.get(LANE).is_some_and(|lane| lane.handovers_over >= number);
-            prop_assert!(handed.is_err() || !known);
+    fn begin_passthrough(&mut self, number: u64) -> Checked {
+        let begun = self.table.begin_passthrough(LANE, number);
+        if number <= self.model.passthroughs_over && self.bug != Bug::LatePassthrough {
+            let known = self.table.get(LANE).is_some_and(|lane| lane.passthroughs_over >= number);
+            prop_assert!(begun.is_err() || !known);
             return Ok(());
         }
-        let change = match handed {
-            Err(_) if self.bug == Bug::LateHandover => Some(LaneChange::Handed { lane: LANE, number }),
+        let change = match begun {
+            Err(_) if self.bug == Bug::LatePassthrough => {
+                Some(LaneChange::PassthroughBegun { lane: LANE, number })
+            }
             other => other.map_err(|error| TestCaseError::fail(format!("{error:?}")))?,
         };
         if let Some(change) = change {
             self.commit(change);
-            prop_assert!(self.table.is_handed(LANE));
+            prop_assert!(self.table.has_passthrough(LANE));
             prop_assert!(
-                number > self.table.get(LANE).unwrap().handovers_over,
-                "a handover that is over began"
+                number > self.table.get(LANE).unwrap().passthroughs_over,
+                "a passthrough that is over began"
             );
         }
         Ok(())

@@ -220,7 +220,7 @@ impl State {
         let write = file.rights().write;
         let Some(known) = &mut self.kernel else {
             check_is_whole(&lane.file, bytes)?;
-            let handed = file.hand_over(write)?;
+            let handed = file.begin_passthrough(write)?;
             let backing = kernel.register(&handed.file).inspect_err(|_| file.take_back())?;
             let id = backing.id();
             let kept = Kept { file: file.clone(), lane: Arc::new(handed.file) };
@@ -233,10 +233,10 @@ impl State {
         if !file.is_of_session_of(&known.kept.file) {
             // This machine was suspended for longer than its session lives. The memory is the same; otherwise
             // the kernel refuses.
-            let handed = file.hand_over(write)?;
+            let handed = file.begin_passthrough(write)?;
             known.kept = Kept { file: file.clone(), lane: Arc::new(handed.file) };
         } else if write && !known.kept.file.rights().write {
-            file.hand_over_for_writing()?;
+            file.pass_through_for_writing()?;
             known.kept.file = file.clone();
         }
         Ok(known.backing.id())
@@ -285,12 +285,12 @@ impl Shared {
 impl Table {
     /// Chooses the kind of access for one more open, and notes it if it is not passthrough.
     fn way_of(&mut self, inode: InodeId, bytes: u64) -> Option<Arc<Handed>> {
-        let room = self.handed.len() < limits::HANDED_FILES_PER_MOUNT_MAX;
+        let room = self.handed.len() < limits::PASSTHROUGH_FILES_PER_MOUNT_MAX;
         if !self.usual.contains_key(&inode) {
             if let Some(handed) = self.handed.get(&inode) {
                 return Some(handed.clone());
             }
-            if room && bytes >= limits::HANDED_BYTES_MIN {
+            if room && bytes >= limits::PASSTHROUGH_BYTES_MIN {
                 return Some(self.handed.entry(inode).or_default().clone());
             }
         }

@@ -36,7 +36,7 @@ pub(crate) fn made(above: &Inode, who: &Credentials, wanted: NewMode, kind: File
     let Some(default) = above.list(Which::Default) else {
         return Made { mode: mode & !wanted.umask, lists: AccessLists::NONE };
     };
-    let access = default.handed_down(mode);
+    let access = default.inherited(mode);
     Made {
         mode: mode & !PERMISSIONS | access.permissions(),
         lists: AccessLists {

@@ -116,7 +116,7 @@ impl SlotState {
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        if hints.rules.mode == Some(Mode::Strict) && self.is_handed(id) {
+        if hints.rules.mode == Some(Mode::Strict) && self.has_passthrough(id) {
             let text = format!(
                 "a machine's kernel has file {id}, and cannot be asked for what programs store there; copy it to a new file"
             );
@@ -129,7 +129,7 @@ impl SlotState {
 
     /// The hints that new files inherit from a directory whose entries are here; none if it has none.
     #[must_use]
-    pub fn handed_down(&self, directory: InodeId) -> LayoutHints {
+    pub fn inherited_hints(&self, directory: InodeId) -> LayoutHints {
         match self.inodes.get(&directory).map(|inode| &inode.body) {
             Some(Body::Directory(directory)) => directory.hints,
             _ => LayoutHints::default(),

@@ -79,7 +79,7 @@ pub enum Op {
     /// By a client.
     Open(wire::Open),
     /// By a client.
-    HandOver(wire::HandOver),
+    BeginPassthrough(wire::BeginPassthrough),
     /// By a client.
     Close(wire::Close),
     /// By a client.
@@ -234,7 +234,7 @@ pub enum Op {
 numbered_variants! { Op:
     1 Create(body);
     2 Open(body);
-    3 HandOver(body);
+    3 BeginPassthrough(body);
     4 Close(body);
     5 SetAttributes(body);
     6 Truncate(body);
@@ -285,7 +285,7 @@ macro_rules! asked_by_clients {
             Open: slot.open(caller, *request);
             OpenEntry: slot.open_entry(caller, request);
             GiveUp: slot.give_up_change(caller, *request);
-            HandOver: slot.hand_over(caller, *request, effects);
+            BeginPassthrough: slot.begin_passthrough(caller, *request, effects);
             Close: slot.close(caller, *request, effects);
             SetAttributes: slot.set_attributes(caller, *request, effects);
             Truncate: slot.truncate(caller, *request, effects);
@@ -524,8 +524,8 @@ impl DeliveryAnswer {
 pub enum Reply {
     /// To `Create`, `CreateUnnamed`, `Open` and `OpenEntry`.
     Opened(Box<wire::Opened>),
-    /// To `HandOver`.
-    HandedOver(wire::HandedOver),
+    /// To `BeginPassthrough`.
+    PassthroughBegun(wire::PassthroughBegun),
     /// To `GiveUp`.
     GivenUp(wire::GivenUp),
     /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
@@ -552,7 +552,7 @@ pub enum Reply {
 
 numbered_variants! { Reply:
     1 Opened(body);
-    2 HandedOver(body);
+    2 PassthroughBegun(body);
     3 GivenUp(body);
     4 Attributes(body);
     5 WroteInline(body);
@@ -590,7 +590,7 @@ impl Reply {
         match self {
             Reply::Opened(body) => encode_body(body),
             Reply::GivenUp(body) => encode_body(body),
-            Reply::HandedOver(body) => encode_body(body),
+            Reply::PassthroughBegun(body) => encode_body(body),
             Reply::Attributes(body) => encode_body(body),
             Reply::WroteInline(body) => encode_body(body),
             Reply::Promoted(body) => encode_body(body),

@@ -168,7 +168,7 @@ impl SlotState {
 
     /// Everything about an inode.
     pub(crate) fn info(&self, id: InodeId, inode: &Inode) -> InodeInfo {
-        InodeInfo { handed: self.may_change_unnoticed(id), ..inode.info(id) }
+        InodeInfo { may_change_unnoticed: self.may_change_unnoticed(id), ..inode.info(id) }
     }
 
     pub(crate) fn checked_layout(&self, layout: Option<Layout>) -> Result<Layout> {

@@ -76,7 +76,7 @@ impl SlotState {
             ));
         };
         self.drop_locks(caller.token.session, request.inode, effects);
-        let wrote = self.end_handover(request.inode, caller.token.session, true, effects);
+        let wrote = self.end_passthrough(request.inode, caller.token.session, true, effects);
         let inode = self.inode_mut(request.inode)?;
         if let Some(modified) = request.modified.filter(|_| write) {
             inode.modified = inode.modified.max(modified);
@@ -107,10 +107,10 @@ impl SlotState {
             return;
         }
         let (layout, size) = (file.layout, file.size);
-        let handovers_over = self.handovers_over(id);
+        let passthroughs_over = self.passthroughs_over(id);
         for lane in (0..layout.width).filter(|lane| has_tail(&layout, *lane, size)) {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
-            let message = TrimLane { lane: LaneId { inode: id, lane }, slot, handovers_over };
+            let message = TrimLane { lane: LaneId { inode: id, lane }, slot, passthroughs_over };
             self.outbox.send(Delivery::TrimLane(message), effects);
         }
     }
@@ -124,7 +124,7 @@ impl SlotState {
         }
         let inode = self.inodes.remove(&id).expect("just seen");
         let Body::File(mut file) = inode.body else { return };
-        self.handovers.remove(&id);
+        self.passthroughs.remove(&id);
         let layout = file.layout;
         let in_inode = file.place() == BytesPlace::Inode && !file.refused;
         self.inline_bytes -= file.inline.as_ref().map_or(0, |bytes| bytes.len() as u64);
@@ -161,7 +161,7 @@ impl SlotState {
         self.end_barriers(id, session.barriers);
         for inode in session.appending {
             // A hole at the end of a file that a kernel maps has no memory.
-            let gap = self.is_handed(inode);
+            let gap = self.has_passthrough(inode);
             if let Some(inode) = self.inodes.get_mut(&inode)
                 && let Body::File(file) = &mut inode.body
                 && file.abandon(id, gap)
@@ -170,7 +170,7 @@ impl SlotState {
             }
         }
         for inode in session.open.into_keys() {
-            if self.end_handover(inode, id, false, effects) {
+            if self.end_passthrough(inode, id, false, effects) {
                 self.inodes.get_mut(&inode).expect("an open inode lives").changed = now;
             }
             self.release(inode, effects);

@@ -186,7 +186,7 @@ impl SlotState {
     fn locked_file(&self, inode: InodeId) -> Result<LockedFile> {
         let attributes = self.inode(inode)?.attributes(inode);
         let (size, generation, changed) = (attributes.size, attributes.generation, attributes.changed);
-        Ok(LockedFile { size, generation, changed, handed: self.may_change_unnoticed(inode) })
+        Ok(LockedFile { size, generation, changed, may_change_unnoticed: self.may_change_unnoticed(inode) })
     }
 
     /// The session has ended: everything that it had locked is free.

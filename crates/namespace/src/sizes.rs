@@ -28,7 +28,7 @@ impl SlotState {
         if inline {
             return self.truncate_inline(caller, request);
         }
-        if request.size > size && self.is_handed(id) {
+        if request.size > size && self.has_passthrough(id) {
             if unpublished {
                 // The bytes beyond the end are cut first, and with them the memory that was allocated: the
                 // sender retries.
@@ -149,7 +149,7 @@ impl SlotState {
     pub(crate) fn finish_append(&mut self, caller: Caller, request: FinishAppend) -> Step {
         let id = request.inode;
         self.inode(id)?.file(id)?.check_in_lanes(id)?;
-        let gap = self.is_handed(id);
+        let gap = self.has_passthrough(id);
         let file = self.file_mut(id);
         let grew = file.finish(caller.token.session, request.offset, request.failed, gap, id)?;
         self.size_info(caller, id, grew)

@@ -7,7 +7,6 @@ pub(crate) mod coordinator;
 pub(crate) mod delegation;
 pub(crate) mod directory;
 pub(crate) mod file;
-pub(crate) mod handover;
 pub(crate) mod hash;
 pub(crate) mod hold;
 pub(crate) mod inode;
@@ -15,6 +14,7 @@ pub(crate) mod inodes;
 pub(crate) mod intent;
 pub(crate) mod locks;
 pub(crate) mod outbox;
+pub(crate) mod passthrough;
 pub(crate) mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,13 +32,13 @@ use crate::state::barrier::Barriers;
 use crate::state::coordinator::Coordinator;
 use crate::state::delegation::Delegation;
 use crate::state::directory::{Directory, Phase};
-use crate::state::handover::Handover;
 use crate::state::hash::NameHash;
 use crate::state::inode::{Body, Inode};
 use crate::state::inodes::Inodes;
 use crate::state::intent::Intent;
 use crate::state::locks::FileLocks;
 use crate::state::outbox::Outbox;
+use crate::state::passthrough::Passthrough;
 use crate::state::session::{Cached, Session};
 
 /// Permission bits of the root directory.
@@ -75,9 +75,9 @@ pub struct SlotState {
     /// Barriers by name.
     pub(crate) barriers: Barriers,
     /// Files that kernels have.
-    pub(crate) handovers: BTreeMap<InodeId, Handover>,
+    pub(crate) passthroughs: BTreeMap<InodeId, Passthrough>,
     /// The number of the last time that a kernel got one; 0: none ever did.
-    pub(crate) handover_last: u64,
+    pub(crate) passthrough_last: u64,
     /// The session to which the slot is delegated.
     pub(crate) delegation: Option<Delegation>,
     /// How often it was.
@@ -139,8 +139,8 @@ impl SlotState {
             outbox: Outbox::default(),
             locks: BTreeMap::new(),
             barriers: Barriers::default(),
-            handovers: BTreeMap::new(),
-            handover_last: 0,
+            passthroughs: BTreeMap::new(),
+            passthrough_last: 0,
             delegation: None,
             delegations: 0,
             whole_entries_max: limits::DIRECTORY_WHOLE_ENTRIES_MAX,

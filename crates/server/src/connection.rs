@@ -211,8 +211,8 @@ async fn serve_request(
             Ok(request) => server.grant_lane(connection.peer_uid(), call, request).await,
             Err(refusal) => Err(refusal),
         },
-        Kind::HandLane => match server.lane_request(call, &caller.proved, body)? {
-            Ok(request) => server.hand_lane(connection.peer_uid(), call, request).await,
+        Kind::GrantPassthrough => match server.lane_request(call, &caller.proved, body)? {
+            Ok(request) => server.grant_passthrough(connection.peer_uid(), call, request).await,
             Err(refusal) => Err(refusal),
         },
         Kind::ReadRuns => match server.lane_request(call, &caller.proved, body)? {

@@ -132,8 +132,8 @@ fn random_change(dice: &mut Dice, slot: Slot, session: SessionId, number: u64) -
         }
         2 => LaneChange::Cut { lane, generation, length: (dice.roll(2) == 0).then_some(start) },
         3 => LaneChange::Dropped { lane },
-        4 => LaneChange::Handed { lane, number },
-        5 => LaneChange::HandoversOver { lane, number },
+        4 => LaneChange::PassthroughBegun { lane, number },
+        5 => LaneChange::PassthroughsOver { lane, number },
         6 => {
             let cell =
                 CellStore { lane, offset: 8 * dice.roll(99), before: dice.roll(9), after: dice.roll(9) };
@@ -365,7 +365,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     let delivery = DeliveryId(77);
     for (what, record) in [
         ("a lane that is cut", lane(cut)),
-        ("the end of handovers", lane(LaneChange::HandoversOver { lane: known, number: 1 })),
+        ("the end of passthroughs", lane(LaneChange::PassthroughsOver { lane: known, number: 1 })),
         ("a lane that is dropped", lane(LaneChange::Dropped { lane: known })),
         ("an unlock", client(lock(None))),
         ("a lock's wait", client(Op::CancelLock(CancelLock { inode, wait: 1 }))),

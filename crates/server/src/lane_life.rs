@@ -93,8 +93,8 @@ impl Server {
     /// The home reports that no client has the file open: frees pages beyond its end. Or that no kernel has
     /// it any more.
     pub fn trim_lane(self: &Rc<Self>, request: TrimLane) -> Outcome<()> {
-        let TrimLane { lane, slot, handovers_over } = request;
-        if let Some(change) = self.lanes(slot, |lanes, _| lanes.end_handovers(lane, handovers_over)) {
+        let TrimLane { lane, slot, passthroughs_over } = request;
+        if let Some(change) = self.lanes(slot, |lanes, _| lanes.end_passthroughs(lane, passthroughs_over)) {
             self.commit_lane(slot, change)?;
         }
         let idle = !self.lane_desk.is_written(lane);

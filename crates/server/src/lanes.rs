@@ -29,8 +29,8 @@ impl Server {
     }
 
     /// Whether a kernel may map the lane (passthrough): then it must have no holes.
-    pub fn is_handed(&self, slot: Slot, lane: LaneId) -> bool {
-        self.lanes(slot, |lanes, _| lanes.is_handed(lane))
+    pub fn has_passthrough(&self, slot: Slot, lane: LaneId) -> bool {
+        self.lanes(slot, |lanes, _| lanes.has_passthrough(lane))
     }
 
     /// Changes bytes of a lane at once. Whatever the result, waits for changes are notified.

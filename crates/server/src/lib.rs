@@ -35,7 +35,6 @@ mod gate;
 #[cfg(test)]
 mod gate_tests;
 mod grant;
-mod handed;
 mod harden;
 mod holders;
 mod holes;
@@ -63,6 +62,7 @@ mod owners;
 #[cfg(test)]
 mod owners_tests;
 mod page_holders;
+mod passthrough;
 mod peers;
 mod permits;
 #[cfg(test)]

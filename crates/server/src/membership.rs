@@ -196,8 +196,8 @@ impl Server {
         parent: InodeId,
         name: &[u8],
     ) -> Result<Layout> {
-        let handed_down = self.durable.borrow().names(slot).map(|state| state.handed_down(parent));
-        let hints = wish.hints.or(handed_down.unwrap_or_default());
+        let inherited_hints = self.durable.borrow().names(slot).map(|state| state.inherited_hints(parent));
+        let hints = wish.hints.or(inherited_hints.unwrap_or_default());
         let answers = |id| !wish.silent.contains(&id) && !self.is_unreachable(id);
         let key = ramlace_layout::name_key(parent, name);
         let chosen = ramlace_layout::choose(hints, map, answers, key).or_else(|error| match error.kind() {

@@ -2,8 +2,8 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Name, Sequence, SessionId, Slot};
 use ramlace_wire::chunk::{
-    AllocateLane, ChunkRead, CountLane, ExtendChunk, GrantLane, HandLane, Keep, LaneTarget, PunchChunk,
-    ReadChunk, SeekLane, Sought, WriteChunk, WriteOrigin,
+    AllocateLane, ChunkRead, CountLane, ExtendChunk, GrantLane, GrantPassthrough, Keep, LaneTarget,
+    PunchChunk, ReadChunk, SeekLane, Sought, WriteChunk, WriteOrigin,
 };
 use ramlace_wire::coordination::{CellChange, ChangeCell, ChangeInlineCell, NoteChange, WatchChange};
 use ramlace_wire::inline::{Bytes, InlineMode, ReadInline, WriteInline};
@@ -103,7 +103,7 @@ impl Liar<'_> {
         came.push(self.try_one(&PunchChunk { target, offset, length }).await);
         came.push(self.try_one(&GrantLane { target, writable: true }).await);
         came.push(self.try_one(&AllocateLane { target, offset, length, keep_size: false }).await);
-        came.push(self.try_one(&HandLane { target, handover: 1, length: 4 * length }).await);
+        came.push(self.try_one(&GrantPassthrough { target, passthrough: 1, length: 4 * length }).await);
         came.push(self.try_one(&CountLane { target }).await);
         came.push(self.try_one(&SeekLane { target, offset, sought: Sought::Data }).await);
         let runs = vec![Tile::once(vec![Strided { offset: 0, length: 8, count: 2, stride: 16 }])];
@@ -184,7 +184,7 @@ fn a_host_that_lies_reaches_no_byte_of_a_file_that_it_has_not_opened() {
         let came = liar.try_all(LaneTarget { permit: Some(permit), ..mine }).await;
         let fails: Vec<Kind> = came.iter().filter(|(_, told)| told.is_err()).map(|(kind, _)| *kind).collect();
         assert_eq!(refused(&came, mine.lane.inode), [], "{came:?}");
-        assert_eq!(fails, [Kind::GrantLane, Kind::HandLane], "{came:?}");
+        assert_eq!(fails, [Kind::GrantLane, Kind::GrantPassthrough], "{came:?}");
     });
 }
 
@@ -228,7 +228,9 @@ fn who_opened_for_reading_writes_nothing_and_who_opened_for_writing_reads_nothin
         let came = Liar { client: &mut writer, sequence: 1 }.try_all(writing).await;
         let denied = refused(&came, inode);
         assert!(
-            denied.iter().all(|kind| is_in(&READS, kind) || is_in(&BOTH, kind) || *kind == Kind::HandLane)
+            denied
+                .iter()
+                .all(|kind| is_in(&READS, kind) || is_in(&BOTH, kind) || *kind == Kind::GrantPassthrough)
         );
         assert_eq!(denied.len(), READS.len() + BOTH.len() + 1, "{denied:?}");
         // A session that has opened the file twice, for one right each, has both.

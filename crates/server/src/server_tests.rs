@@ -631,7 +631,7 @@ fn a_peer_that_says_the_impossible_loses_its_connection_and_changes_nothing() {
             refuses(&server, &wrong).await;
         }
         let no_such = LaneId { lane: u16::MAX, ..lane.lane };
-        refuses(&server, &TrimLane { lane: lane.lane, slot: lane.slot, handovers_over: far }).await;
+        refuses(&server, &TrimLane { lane: lane.lane, slot: lane.slot, passthroughs_over: far }).await;
         refuses(&server, &DropLane { lane: no_such, slot: lane.slot }).await;
         let bytes = Bytes(vec![1; 5000]);
         let fill = FillLane { lane: lane.lane, slot: lane.slot, generation: Generation(2), bytes };

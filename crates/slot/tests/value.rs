@@ -83,7 +83,7 @@ fn lane_change(dice: &mut Dice, number: u64) -> LaneChange {
         },
         1 => LaneChange::Cut { lane, generation: Generation(2), length: Some(dice.roll(1 << 20)) },
         2 => LaneChange::Dropped { lane },
-        3 => LaneChange::Handed { lane, number },
+        3 => LaneChange::PassthroughBegun { lane, number },
         4 => {
             let cell = CellStore { lane, offset: 8, before: dice.roll(9), after: dice.roll(9) };
             LaneChange::CellChanged { cell, session, sequence }
@@ -185,7 +185,7 @@ fn a_change_says_what_it_does_to_the_store_before_its_record_or_after_it() {
         (changed, None, Some(StoreStep::Cell(cell))),
         (cut, Some(StoreStep::Cut { lane, length: 7 }), None),
         (LaneChange::Dropped { lane }, Some(StoreStep::Remove { lane }), None),
-        (LaneChange::Handed { lane, number: 1 }, None, None),
+        (LaneChange::PassthroughBegun { lane, number: 1 }, None, None),
     ] {
         let change = SlotChange::Lane(change);
         assert_eq!(change.frees(), before);

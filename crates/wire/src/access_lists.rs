@@ -146,7 +146,7 @@ impl AccessList {
 
     /// What a default list gives to something that is made with this mode: not more than either of them.
     #[must_use]
-    pub fn handed_down(&self, mode: u16) -> AccessList {
+    pub fn inherited(&self, mode: u16) -> AccessList {
         let mut list = self.clone();
         list.set_permissions(mode & self.permissions());
         list
@@ -392,10 +392,10 @@ mod tests {
 
     #[test]
     fn what_is_made_has_no_more_than_the_default_list_and_its_mode() {
-        assert_eq!(rich().handed_down(0o777), rich());
-        assert_eq!(rich().handed_down(0o640).permissions(), 0o640);
+        assert_eq!(rich().inherited(0o777), rich());
+        assert_eq!(rich().inherited(0o640).permissions(), 0o640);
         let plain = list(&[(1, 7, 0), (4, 5, 0), (32, 5, 0)]);
-        assert_eq!(plain.handed_down(0o666).permissions(), 0o644);
-        assert!(plain.handed_down(0o666).is_mode_alone());
+        assert_eq!(plain.inherited(0o666).permissions(), 0o644);
+        assert!(plain.inherited(0o666).is_mode_alone());
     }
 }

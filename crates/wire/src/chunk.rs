@@ -235,22 +235,22 @@ impl Request for GrantLane {
 }
 
 /// Asks for a descriptor of the lane's file for a kernel, which will read and map it without asking. From then
-/// on, until the home says that the handover has ended, the lane has memory for every byte up to its end: what
+/// on, until the home says that the passthrough has ended, the lane has memory for every byte up to its end: what
 /// would make a hole takes memory, or writes zeros. Unix sockets only, same user only.
 ///
 /// Unsupported when the lane has holes already, or is not as long as the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandLane {
+pub struct GrantPassthrough {
     /// The lane.
     pub target: LaneTarget,
-    /// The number that the home gave the handover.
-    pub handover: u64,
+    /// The number that the home gave the passthrough.
+    pub passthrough: u64,
     /// Bytes of the file, all of which are in this lane.
     pub length: u64,
 }
 
-impl Request for HandLane {
-    const KIND: Kind = Kind::HandLane;
+impl Request for GrantPassthrough {
+    const KIND: Kind = Kind::GrantPassthrough;
     type Reply = LaneGranted;
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
@@ -258,7 +258,7 @@ impl Request for HandLane {
     }
 
     fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
-        Some(HandLane { target: self.target.by(permit), ..*self })
+        Some(GrantPassthrough { target: self.target.by(permit), ..*self })
     }
 
     fn fits(&self, reply: &LaneGranted) -> bool {

@@ -96,7 +96,7 @@ messages! {
     /// Take the memory of a lane's first bytes.
     AllocateLane = 0x0205, LANE.changes();
     /// The lane's file, for a kernel that reads and maps it.
-    HandLane = 0x0206, LANE.own_deadline();
+    GrantPassthrough = 0x0206, LANE.own_deadline();
     /// How much memory a lane holds.
     CountLane = 0x0207, LANE;
     /// Where the next data, or the next hole, of a lane begins.
@@ -177,7 +177,7 @@ messages! {
     /// A mutation is cancelled: it is not done any more.
     GiveUp = 0x0325, USER.changes();
     /// A kernel will read and map the file without asking.
-    HandOver = 0x0326, OPEN_FILE.changes_file();
+    BeginPassthrough = 0x0326, OPEN_FILE.changes_file();
     /// A part of a file has got memory, or lost it.
     NoteMemory = 0x0327, OPEN_FILE.changes_file();
     /// What proves to lanes for what the session has a file open.

@@ -63,8 +63,8 @@ pub struct LockedFile {
     pub generation: Generation,
     /// When it was last changed, by the home's clock.
     pub changed: Timestamp,
-    /// A kernel may have changed it since, without notice: see [`crate::namespace::HandOver`].
-    pub handed: bool,
+    /// A kernel may have changed it since, without notice: see [`crate::namespace::BeginPassthrough`].
+    pub may_change_unnoticed: bool,
 }
 
 impl LockedFile {

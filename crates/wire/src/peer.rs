@@ -532,8 +532,8 @@ pub struct TrimLane {
     pub lane: LaneId,
     /// The slot it lies in.
     pub slot: Slot,
-    /// Handovers to kernels up to this number have ended.
-    pub handovers_over: u64,
+    /// Passthroughs to kernels up to this number have ended.
+    pub passthroughs_over: u64,
 }
 
 impl Request for TrimLane {
@@ -541,6 +541,6 @@ impl Request for TrimLane {
     type Reply = ();
 
     fn is_possible(&self) -> bool {
-        is_lane(self.lane) && is_counted(self.handovers_over)
+        is_lane(self.lane) && is_counted(self.passthroughs_over)
     }
 }

@@ -117,7 +117,7 @@ mod tests {
                 size,
                 generation: Generation::FIRST,
                 changed: Timestamp { nanos: 1 },
-                handed: false,
+                may_change_unnoticed: false,
             };
             let events = vec![Event::LockGranted { inode: InodeId(7), wait: 1, file }];
             listen.fits(&News { events, life: 1, ..News::default() })

@@ -449,7 +449,7 @@ impl World {
             }
             Delivery::TrimLane(message) => {
                 let change =
-                    self.lanes(slot, |lanes| lanes.end_handovers(message.lane, message.handovers_over));
+                    self.lanes(slot, |lanes| lanes.end_passthroughs(message.lane, message.passthroughs_over));
                 change.into_iter().for_each(|change| self.change_lane(slot, change));
                 return Ok(DeliveryAnswer::Done);
             }

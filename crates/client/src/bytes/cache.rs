@@ -41,7 +41,7 @@ const PATIENCE_PART: u32 = 16;
 /// after it had to recall one.
 const REST: Duration = Duration::from_millis(limits::LEASE_MILLIS);
 /// The same for a file that a kernel changes without asking (passthrough).
-const REST_OF_HANDED: Duration = Duration::from_secs(5);
+const REST_OF_PASSTHROUGH: Duration = Duration::from_secs(5);
 
 /// The cache of one pool.
 pub(crate) struct ByteCache {
@@ -269,8 +269,8 @@ impl CachedFile {
             .map_err(|error| self.rest(&error))
             .ok()?;
         // What a kernel changes without asking cannot be cached.
-        if !leased.attributes || leased.info.handed {
-            let rest = if leased.info.handed { REST_OF_HANDED } else { REST };
+        if !leased.attributes || leased.info.may_change_unnoticed {
+            let rest = if leased.info.may_change_unnoticed { REST_OF_PASSTHROUGH } else { REST };
             self.process.lock().rest(self.inode, asked + rest);
             return None;
         }

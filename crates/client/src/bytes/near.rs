@@ -68,7 +68,7 @@ impl File {
     pub fn pages_are_current(&self) -> Result<bool> {
         let handle = self.handle()?;
         let info = self.refresh(handle).map_err(|error| self.tell(error))?;
-        if info.handed || handle.open.is_inline() {
+        if info.may_change_unnoticed || handle.open.is_inline() {
             return Ok(false);
         }
         let mut current = true;

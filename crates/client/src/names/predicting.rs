@@ -205,7 +205,7 @@ fn new_file(inode: InodeId, who: &Credentials, mode: u16, layout: Layout, at: Ti
         named: Vec::new(),
         partitions: Vec::new(),
         inline: true,
-        handed: false,
+        may_change_unnoticed: false,
     }
 }
 

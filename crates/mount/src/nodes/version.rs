@@ -20,12 +20,12 @@ pub(crate) struct Version {
 impl Version {
     pub(crate) fn of(info: &InodeInfo) -> Version {
         let Attributes { size, generation, changed, .. } = info.attributes;
-        Version { size, generation, changed, unheard: info.handed }
+        Version { size, generation, changed, unheard: info.may_change_unnoticed }
     }
 
     pub(crate) fn of_locked(file: &LockedFile) -> Version {
-        let LockedFile { size, generation, changed, handed } = *file;
-        Version { size, generation, changed, unheard: handed }
+        let LockedFile { size, generation, changed, may_change_unnoticed } = *file;
+        Version { size, generation, changed, unheard: may_change_unnoticed }
     }
 }
 

@@ -153,7 +153,7 @@ impl Inode {
             named: Vec::new(),
             partitions: Vec::new(),
             inline: false,
-            handed: false,
+            may_change_unnoticed: false,
         };
         match &self.body {
             Body::File(file) => {

@@ -55,8 +55,8 @@ pub struct InodeInfo {
     pub partitions: Vec<Slot>,
     /// A file's bytes live with its inode, and its lanes are empty: see [`crate::inline`].
     pub inline: bool,
-    /// A kernel may change the bytes at any moment, without notice: see [`super::HandOver`].
-    pub handed: bool,
+    /// A kernel may change the bytes at any moment, without notice: see [`super::BeginPassthrough`].
+    pub may_change_unnoticed: bool,
 }
 
 impl InodeInfo {

@@ -164,12 +164,12 @@ impl Request for Open {
 
 /// Passthrough of a file to a kernel: tells the home that the session's kernel will read and map the file
 /// without asking, until the session closes the inode. The session has it open; its bytes are in one lane. A
-/// repeated request is the same handover, for writing as well where either said so.
+/// repeated request is the same passthrough, for writing as well where either said so.
 ///
 /// When the session ends without having closed the inode, the home assumes for ever that a kernel may still
 /// change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandOver {
+pub struct BeginPassthrough {
     /// The file.
     pub inode: InodeId,
     /// The kernel may change the bytes.
@@ -178,24 +178,24 @@ pub struct HandOver {
     pub over: bool,
 }
 
-/// What the file is, for [`crate::chunk::HandLane`].
+/// What the file is, for [`crate::chunk::GrantPassthrough`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandedOver {
-    /// Number of the handover; a later one has a larger number.
+pub struct PassthroughBegun {
+    /// Number of the passthrough; a later one has a larger number.
     pub number: u64,
     /// Its size and generation.
     pub size: SizeInfo,
 }
 
-impl Request for HandOver {
-    const KIND: Kind = Kind::HandOver;
-    type Reply = HandedOver;
+impl Request for BeginPassthrough {
+    const KIND: Kind = Kind::BeginPassthrough;
+    type Reply = PassthroughBegun;
 
     fn slot(&self, _named: Slot) -> Slot {
         self.inode.slot()
     }
 
-    fn fits(&self, reply: &HandedOver) -> bool {
+    fn fits(&self, reply: &PassthroughBegun) -> bool {
         is_counted(reply.number) && reply.size.is_possible()
     }
 }

@@ -14,7 +14,7 @@ pub struct Truncate {
     /// Its new size.
     pub size: u64,
     /// The generation in which the sender has taken memory up to the new size: without it a file that a kernel maps is
-    /// not made longer (`Handed`).
+    /// not made longer (`Passthrough`).
     pub allocated: Option<Generation>,
 }
 

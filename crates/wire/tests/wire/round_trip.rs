@@ -186,7 +186,7 @@ fn a_file_hands_nothing_down_and_has_a_mode_alone() {
             named,
             partitions,
             inline: false,
-            handed: false,
+            may_change_unnoticed: false,
         };
         GetAttributes { inode: InodeId(7) }.fits(&info)
     };

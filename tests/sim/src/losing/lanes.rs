@@ -213,7 +213,7 @@ impl Run {
             }
             Delivery::TrimLane(trim) => {
                 let change =
-                    self.servers[me].lanes(slot).lanes().end_handovers(trim.lane, trim.handovers_over);
+                    self.servers[me].lanes(slot).lanes().end_passthroughs(trim.lane, trim.passthroughs_over);
                 change.into_iter().for_each(|change| self.servers[me].changes(slot, change));
             }
             other => return Err(format!("nobody owes {other:?}")),

@@ -14,7 +14,7 @@ const DEFAULT: &[u8] = XattrName::DEFAULT_LIST;
 /// Mallory reads and writes; the group reads.
 const MALLORYS: &str = "u::rw-,u:6666:rw-,g::r--,m::rw-,o::---";
 /// The default list for new inodes gives Mallory all rights, and the group those to read and search.
-const HANDED_DOWN: &str = "u::rwx,u:6666:rwx,g::r-x,m::rwx,o::---";
+const INHERITED: &str = "u::rwx,u:6666:rwx,g::r-x,m::rwx,o::---";
 
 fn list(text: &str) -> AccessList {
     text.parse().unwrap()
@@ -134,7 +134,7 @@ fn lists_are_the_owners_to_set_and_everybodys_to_read() {
     for who in [BOB, MALLORY] {
         story.who = who;
         assert_eq!(story.refused(put(file, ACCESS, MALLORYS)), ErrorKind::NotPermitted);
-        assert_eq!(story.refused(put(directory, DEFAULT, HANDED_DOWN)), ErrorKind::NotPermitted);
+        assert_eq!(story.refused(put(directory, DEFAULT, INHERITED)), ErrorKind::NotPermitted);
         assert_eq!(story.refused(remove(file, ACCESS)), ErrorKind::NotPermitted);
     }
     story.who = ROOT_USER;
@@ -142,7 +142,7 @@ fn lists_are_the_owners_to_set_and_everybodys_to_read() {
     assert_eq!(shown(&story, &Credentials::new(7, 7), file, ACCESS).unwrap(), list(MALLORYS).to_string());
     // A user who may write it by the list may not change the list.
     story.who = MALLORY;
-    assert_eq!(story.refused(put(file, ACCESS, HANDED_DOWN)), ErrorKind::NotPermitted);
+    assert_eq!(story.refused(put(file, ACCESS, INHERITED)), ErrorKind::NotPermitted);
     story.who = ALICE;
     let value = list(MALLORYS).to_attribute();
     let create = put_bytes(file, ACCESS, value.clone(), XattrMode::Create);
@@ -155,7 +155,7 @@ fn lists_are_the_owners_to_set_and_everybodys_to_read() {
 fn what_has_no_lists_refuses_them() {
     let mut story = Story::new();
     let file = story.create(InodeId::ROOT, "f");
-    assert_eq!(story.refused(put(file, DEFAULT, HANDED_DOWN)), ErrorKind::Denied);
+    assert_eq!(story.refused(put(file, DEFAULT, INHERITED)), ErrorKind::Denied);
     story.ask(remove(file, DEFAULT)).unwrap();
     let link = Op::Symlink(wire::Symlink { parent: InodeId::ROOT, name: name("l"), target: b"f".to_vec() });
     let link = attributes(story.ask(link)).inode;
@@ -187,7 +187,7 @@ fn who_is_not_of_the_group_loses_its_set_id_bit_with_a_list() {
 fn what_is_made_below_a_default_list_has_it_and_no_more_than_its_mode() {
     let mut story = Story::new();
     let directory = story.mkdir(InodeId::ROOT, "d");
-    story.ask(put(directory, DEFAULT, HANDED_DOWN)).unwrap();
+    story.ask(put(directory, DEFAULT, INHERITED)).unwrap();
     assert_eq!(mode(&story, directory), 0o755, "a default list gives no right to its directory");
     assert_eq!(names(&story, directory), ["system.posix_acl_default"]);
     // The umask of the creator does not count.
@@ -218,7 +218,7 @@ fn what_is_made_below_a_default_list_has_it_and_no_more_than_its_mode() {
     let below = attributes(story.ask(Op::MakeDirectory { request, homes: vec![InodeId::ROOT.slot()] })).inode;
     assert_eq!(mode(&story, below), 0o770);
     for which in [ACCESS, DEFAULT] {
-        assert_eq!(shown(&story, &ALICE, below, which).unwrap(), list(HANDED_DOWN).to_string());
+        assert_eq!(shown(&story, &ALICE, below, which).unwrap(), list(INHERITED).to_string());
     }
     let link = Op::Symlink(wire::Symlink { parent: directory, name: name("l"), target: b"f".to_vec() });
     let link = attributes(story.ask(link));

@@ -63,7 +63,7 @@ impl Story {
 }
 
 #[test]
-fn a_lock_is_handed_to_the_one_who_waits_once() {
+fn a_lock_is_granted_to_the_one_that_waits_once() {
     let mut story = Story::new();
     let file = story.shared_file();
     assert_eq!(outcome(&story.set_lock(lock(file, 1, 0))), LockOutcome::Granted);
@@ -195,7 +195,7 @@ fn a_grant_tells_what_the_file_is() {
     let effects = story.set_lock(unlock(file, 1));
     let attributes = story.info(file).unwrap().attributes;
     let (size, generation, changed) = (4711, attributes.generation, attributes.changed);
-    let told = LockedFile { size, generation, changed, handed: false };
+    let told = LockedFile { size, generation, changed, may_change_unnoticed: false };
     assert!(effects.contains(&Effect::LockGranted { session: session(2), inode: file, wait: 5, file: told }));
 }
 

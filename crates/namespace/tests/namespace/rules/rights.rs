@@ -260,7 +260,7 @@ fn a_set_group_id_directory_hands_its_group_down() {
 }
 
 #[test]
-fn directories_hand_their_hints_down() {
+fn directories_pass_their_hints_on() {
     let mut story = Story::new();
     let rules = FileRules { mode: Some(Mode::Strict), reserve: true };
     let hints = LayoutHints { stripe_unit: Some(1 << 20), width: Some(2), copies: None, rules };

@@ -411,7 +411,7 @@ impl Sample for AccessList {
             form.extend([&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat());
         }
         let list = AccessList::from_attribute(&form).unwrap().unwrap();
-        list.handed_down((source.word() % 0o1000) as u16)
+        list.inherited((source.word() % 0o1000) as u16)
     }
 }
 
@@ -503,7 +503,7 @@ fields! {
     PunchChunk { target, offset, length }
     GrantLane { target, writable }
     LaneGranted { length }
-    HandLane { target, handover, length }
+    GrantPassthrough { target, passthrough, length }
     AllocateLane { target, offset, length, keep_size }
     CountLane { target }
     LaneCounted { allocated }
@@ -525,7 +525,7 @@ fields! {
     ManyAttributes { attributes }
     Walk { from, names, info, bytes }
     Walked { steps, stopped, info, bytes }
-    InodeInfo { attributes, layout, hints, named, partitions, inline, handed }
+    InodeInfo { attributes, layout, hints, named, partitions, inline, may_change_unnoticed }
     GetPartitions { inode, slots }
     PartitionsInfo { attributes, slots }
     SetAttributes { inode, mode, uid, gid, accessed, modified, times }
@@ -534,8 +534,8 @@ fields! {
     Create { parent, name, mode, exclusive, read, write, layout, wish, named }
     EntryLeased { names, attributes }
     Opened { info, created, permit, leased, parent }
-    HandOver { inode, write, over }
-    HandedOver { number, size }
+    BeginPassthrough { inode, write, over }
+    PassthroughBegun { number, size }
     Open { inode, read, write, run }
     OpenEntry { parent, name, read, write }
     GiveUp { sequence }
@@ -575,7 +575,7 @@ fields! {
     Promote { inode }
 
     SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
-    LockedFile { size, generation, changed, handed }
+    LockedFile { size, generation, changed, may_change_unnoticed }
     LockAnswer { outcome, file }
     CancelLock { inode, wait }
     GetLock { inode, table, owner, kind, start, end }
@@ -645,7 +645,7 @@ fields! {
     QueryPages { inode, session }
     BeginLane { inode, by }
     InodeAnswer { generation, size, smallest_size, layout, place }
-    TrimLane { lane, slot, handovers_over }
+    TrimLane { lane, slot, passthroughs_over }
     FillLane { lane, slot, generation, bytes }
 }
 

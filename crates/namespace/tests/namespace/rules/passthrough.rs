@@ -7,8 +7,8 @@ use ramlace_wire::{LayoutHints, Mode};
 
 use crate::rules::story::*;
 
-fn hand_over(inode: InodeId, write: bool) -> Op {
-    Op::HandOver(wire::HandOver { inode, write, over: false })
+fn begin_passthrough(inode: InodeId, write: bool) -> Op {
+    Op::BeginPassthrough(wire::BeginPassthrough { inode, write, over: false })
 }
 
 fn open(inode: InodeId, write: bool) -> Op {
@@ -16,16 +16,16 @@ fn open(inode: InodeId, write: bool) -> Op {
 }
 
 fn number(story: &mut Story, inode: InodeId, write: bool) -> u64 {
-    match story.ask(hand_over(inode, write)).unwrap() {
-        Reply::HandedOver(told) => told.number,
+    match story.ask(begin_passthrough(inode, write)).unwrap() {
+        Reply::PassthroughBegun(told) => told.number,
         other => panic!("{other:?}"),
     }
 }
 
-/// The numbers up to which the lane was told that handovers have ended.
+/// The numbers up to which the lane was told that passthroughs have ended.
 fn over(story: &Story) -> Vec<u64> {
     let told = |delivery: &Delivery| match delivery {
-        Delivery::TrimLane(message) => Some(message.handovers_over),
+        Delivery::TrimLane(message) => Some(message.passthroughs_over),
         _ => None,
     };
     story.sent.iter().filter_map(|(_, delivery)| told(delivery)).collect()
@@ -42,17 +42,17 @@ fn story_with_file() -> (Story, InodeId) {
 #[test]
 fn a_kernel_gets_what_its_session_has_open_and_no_more() {
     let (mut story, file) = story_with_file();
-    let Reply::HandedOver(told) = story.ask(hand_over(file, true)).unwrap() else { panic!() };
+    let Reply::PassthroughBegun(told) = story.ask(begin_passthrough(file, true)).unwrap() else { panic!() };
     assert_eq!((told.size.size, told.size.generation), (100, Generation(1)));
     story.session = session(2);
-    assert_eq!(story.refused(hand_over(file, false)), ErrorKind::BadHandle);
+    assert_eq!(story.refused(begin_passthrough(file, false)), ErrorKind::BadHandle);
     story.ask(open(file, false)).unwrap();
-    assert_eq!(story.refused(hand_over(file, true)), ErrorKind::BadHandle);
+    assert_eq!(story.refused(begin_passthrough(file, true)), ErrorKind::BadHandle);
     assert!(number(&mut story, file, false) > told.number);
     let wide = story.create_wide(InodeId::ROOT, "wide", 2);
-    assert_eq!(story.refused(hand_over(wide, false)), ErrorKind::Unsupported);
+    assert_eq!(story.refused(begin_passthrough(wide, false)), ErrorKind::Unsupported);
     let small = story.create_inline(InodeId::ROOT, "small", 1);
-    assert!(story.ask(hand_over(small, false)).is_err());
+    assert!(story.ask(begin_passthrough(small, false)).is_err());
 }
 
 // SEMANTICS 140.4, 140.5
@@ -72,7 +72,7 @@ fn what_a_kernel_may_have_that_nobody_can_ask_does_not_become_strict() {
     let hints = LayoutHints::of_mode(Some(Mode::Strict));
     story.ask(Op::SetLayout(wire::SetLayout { inode: strict, hints })).unwrap();
     story.ask(open(strict, true)).unwrap();
-    assert_eq!(story.refused(hand_over(strict, false)), ErrorKind::Unsupported);
+    assert_eq!(story.refused(begin_passthrough(strict, false)), ErrorKind::Unsupported);
 }
 
 // SEMANTICS 90.2
@@ -80,15 +80,15 @@ fn what_a_kernel_may_have_that_nobody_can_ask_does_not_become_strict() {
 fn nobody_is_told_that_bytes_are_the_same_while_a_kernel_may_write_them() {
     let (mut story, file) = story_with_file();
     number(&mut story, file, false);
-    assert!(!story.info(file).unwrap().handed, "it only reads");
+    assert!(!story.info(file).unwrap().may_change_unnoticed, "it only reads");
     number(&mut story, file, true);
-    assert!(story.info(file).unwrap().handed);
+    assert!(story.info(file).unwrap().may_change_unnoticed);
     number(&mut story, file, false);
-    assert!(story.info(file).unwrap().handed, "it goes on writing");
+    assert!(story.info(file).unwrap().may_change_unnoticed, "it goes on writing");
     let before = story.info(file).unwrap().attributes.changed;
     story.ask(close(file)).unwrap();
     let after = story.info(file).unwrap();
-    assert!(!after.handed);
+    assert!(!after.may_change_unnoticed);
     assert!(after.attributes.changed > before, "it may have been written until then");
 }
 
@@ -99,15 +99,15 @@ fn a_kernel_that_nobody_can_ask_any_more_is_believed_to_write_for_ever() {
         let (mut story, file) = story_with_file();
         number(&mut story, file, write);
         story.server(Op::EndSession { session: session(1) });
-        assert_eq!(story.info(file).unwrap().handed, write);
+        assert_eq!(story.info(file).unwrap().may_change_unnoticed, write);
         assert_eq!(over(&story), vec![]);
         story.session = session(2);
         story.ask(open(file, true)).unwrap();
         number(&mut story, file, true);
         story.ask(close(file)).unwrap();
-        assert_eq!(story.info(file).unwrap().handed, write);
+        assert_eq!(story.info(file).unwrap().may_change_unnoticed, write);
         // Its memory must not be replaced: its lane keeps the bytes that it has.
-        assert_eq!(story.refused(truncate(file, 200)), ErrorKind::Redirect(Redirect::Handed));
+        assert_eq!(story.refused(truncate(file, 200)), ErrorKind::Redirect(Redirect::Passthrough));
         assert_eq!(over(&story), vec![]);
     }
 }
@@ -125,7 +125,7 @@ fn the_lane_hears_when_the_last_kernel_has_let_go() {
     story.session = session(1);
     story.ask(close(file)).unwrap();
     assert_eq!(over(&story), vec![last]);
-    // A late message says nothing about later handovers.
+    // A late message says nothing about later passthroughs.
     story.ask(open(file, false)).unwrap();
     assert!(number(&mut story, file, false) > last);
 }
@@ -136,8 +136,8 @@ fn what_a_kernel_has_grows_with_its_memory() {
     let (mut story, file) = story_with_file();
     let grow = |size, allocated| Op::Truncate(wire::Truncate { inode: file, size, allocated });
     number(&mut story, file, false);
-    assert_eq!(story.refused(grow(200, None)), ErrorKind::Redirect(Redirect::Handed));
-    assert_eq!(story.refused(grow(200, Some(Generation(7)))), ErrorKind::Redirect(Redirect::Handed));
+    assert_eq!(story.refused(grow(200, None)), ErrorKind::Redirect(Redirect::Passthrough));
+    assert_eq!(story.refused(grow(200, Some(Generation(7)))), ErrorKind::Redirect(Redirect::Passthrough));
     assert_eq!(story.size(file), 100);
     story.ask(grow(200, Some(Generation(1)))).unwrap();
     assert_eq!(story.size(file), 200);
@@ -145,7 +145,7 @@ fn what_a_kernel_has_grows_with_its_memory() {
     story.deliver();
     assert_eq!(
         story.refused(grow(60, Some(Generation(1)))),
-        ErrorKind::Redirect(Redirect::Handed),
+        ErrorKind::Redirect(Redirect::Passthrough),
         "that memory was cut off"
     );
 }
@@ -201,11 +201,11 @@ fn an_append_that_was_not_written_makes_no_mapped_file_longer() {
 
 // SEMANTICS 92.1
 #[test]
-fn a_handover_that_does_not_come_about_leaves_nothing() {
+fn a_passthrough_that_does_not_come_about_leaves_nothing() {
     let (mut story, file) = story_with_file();
     let last = number(&mut story, file, true);
-    story.ask(Op::HandOver(wire::HandOver { inode: file, write: true, over: true })).unwrap();
-    assert!(!story.info(file).unwrap().handed);
+    story.ask(Op::BeginPassthrough(wire::BeginPassthrough { inode: file, write: true, over: true })).unwrap();
+    assert!(!story.info(file).unwrap().may_change_unnoticed);
     assert_eq!(over(&story), vec![last]);
     story.ask(truncate(file, 200)).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The kernels that have a file: see [`crate::handovers`].
+//! The kernels that have a file: see [`crate::passthrough`].
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The kernels that have one file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Handover {
+pub(crate) struct Passthrough {
     /// The sessions whose kernels have it, and whether they may write.
     pub sessions: BTreeMap<SessionId, bool>,
     /// A kernel has it, and may even write it, that cannot be asked any more.

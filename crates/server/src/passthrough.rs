@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Slot};
-use ramlace_wire::chunk::{HandLane, LaneGranted, LaneTarget};
+use ramlace_wire::chunk::{GrantPassthrough, LaneGranted, LaneTarget};
 use ramlace_wire::{Header, encode_body};
 
 use crate::chunk::checked_range;
@@ -20,11 +20,11 @@ const ZEROED_AT_ONCE_BYTES: u64 = 16 << 20;
 
 impl Server {
     /// Gives the lane's file to the kernel of a client of the same user on this machine.
-    pub async fn hand_lane(
+    pub async fn grant_passthrough(
         self: &Rc<Self>,
         peer: Option<u32>,
         header: &Call,
-        request: HandLane,
+        request: GrantPassthrough,
     ) -> Outcome<Answer> {
         self.check_shares_memory(peer)?;
         let LaneTarget { lane, slot, .. } = request.target;
@@ -32,11 +32,13 @@ impl Server {
         self.admit_slot(header, slot).await?;
         self.admit_lane(&request.target, Purpose::Read).await?;
         self.lanes(slot, |lanes, me| lanes.check_whole(lane, me))?;
-        if !self.is_handed(slot, lane) {
+        if !self.has_passthrough(slot, lane) {
             self.check_has_memory(lane, request.length)?;
         }
         // From here on no hole can be made. What looked like enough memory may have been behind the end.
-        if let Some(change) = self.lanes(slot, |lanes, _| lanes.hand(lane, request.handover))? {
+        if let Some(change) =
+            self.lanes(slot, |lanes, _| lanes.begin_passthrough(lane, request.passthrough))?
+        {
             self.commit_lane(slot, change)?;
         }
         self.take_memory(&request.target, range, false).await?;
@@ -68,7 +70,7 @@ impl Server {
     /// The modification time of the lane's file is to show only stores through mappings: the server reports
     /// its own changes itself.
     pub fn forget_time(&self, slot: Slot, lane: LaneId) {
-        if self.is_handed(slot, lane) {
+        if self.has_passthrough(slot, lane) {
             // At worst a store is reported that did not happen.
             let _ = self.store.borrow_mut().forget_time(lane);
         }
@@ -78,7 +80,7 @@ impl Server {
     /// lane.
     pub fn check_may_reserve(&self, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
         let lane = target.lane;
-        if !self.is_handed(target.slot, lane) || range.end <= self.length_of(lane)? {
+        if !self.has_passthrough(target.slot, lane) || range.end <= self.length_of(lane)? {
             return Ok(());
         }
         let text = format!("a kernel reads inode {} and would find what is kept behind its end", lane.inode);
@@ -100,7 +102,7 @@ impl Server {
             return Ok(false);
         }
         let lies_behind = self.begin_growth(target, hull)?.start < hull.start;
-        let has_gaps = ranges.len() > 1 && self.is_handed(target.slot, target.lane);
+        let has_gaps = ranges.len() > 1 && self.has_passthrough(target.slot, target.lane);
         let gaps_lie_behind = has_gaps && hull.end > self.length_of(target.lane)?;
         if !lies_behind && !gaps_lie_behind {
             return Ok(false);
@@ -114,7 +116,7 @@ impl Server {
     /// cleared.
     pub fn begin_growth(&self, target: &LaneTarget, range: ByteRange) -> Result<ByteRange> {
         let lane = target.lane;
-        if !self.is_handed(target.slot, lane) {
+        if !self.has_passthrough(target.slot, lane) {
             return Ok(range);
         }
         let length = self.length_of(lane)?;
@@ -134,7 +136,7 @@ impl Server {
         let lane = target.lane;
         let mut at = range.start;
         while at < range.end {
-            if !self.is_handed(target.slot, lane) {
+            if !self.has_passthrough(target.slot, lane) {
                 let rest = ByteRange { start: at, end: range.end };
                 self.change_bytes(target, rest, |store| {
                     if store.has_lane(lane) { store.punch(lane, at, rest.length()) } else { Ok(()) }

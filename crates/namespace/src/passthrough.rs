@@ -8,21 +8,26 @@
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Redirect, Result, SessionId};
 use ramlace_wire::Mode;
-use ramlace_wire::namespace::{HandOver, HandedOver, SizeInfo};
+use ramlace_wire::namespace::{BeginPassthrough, PassthroughBegun, SizeInfo};
 use ramlace_wire::peer::TrimLane;
 
 use crate::command::{Delivery, Effect, Reply};
-use crate::state::handover::{Handover, Loose};
+use crate::state::passthrough::{Loose, Passthrough};
 use crate::state::{Caller, SlotState, Step};
 
 impl SlotState {
-    pub(crate) fn hand_over(&mut self, caller: Caller, request: HandOver, effects: &mut Vec<Effect>) -> Step {
+    pub(crate) fn begin_passthrough(
+        &mut self,
+        caller: Caller,
+        request: BeginPassthrough,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
         let (id, session) = (request.inode, caller.token.session);
         let file = self.inode(id)?.file(id)?;
         let size = SizeInfo { size: file.size, generation: file.generation };
         if request.over {
-            self.end_handover(id, session, true, effects);
-            return Ok(Some(Reply::HandedOver(HandedOver { number: 0, size })));
+            self.end_passthrough(id, session, true, effects);
+            return Ok(Some(Reply::PassthroughBegun(PassthroughBegun { number: 0, size })));
         }
         file.check_in_lanes(id)?;
         if file.layout.width != 1 {
@@ -41,60 +46,60 @@ impl SlotState {
                 return Err(Error::new(ErrorKind::BadHandle, text));
             }
         }
-        self.handover_last += 1;
-        let write = self.handovers.entry(id).or_default().sessions.entry(session).or_default();
+        self.passthrough_last += 1;
+        let write = self.passthroughs.entry(id).or_default().sessions.entry(session).or_default();
         *write |= request.write;
-        Ok(Some(Reply::HandedOver(HandedOver { number: self.handover_last, size })))
+        Ok(Some(Reply::PassthroughBegun(PassthroughBegun { number: self.passthrough_last, size })))
     }
 
     /// Whether a session's kernel has it.
-    pub(crate) fn is_handed(&self, inode: InodeId) -> bool {
-        self.handovers.contains_key(&inode)
+    pub(crate) fn has_passthrough(&self, inode: InodeId) -> bool {
+        self.passthroughs.contains_key(&inode)
     }
 
     /// Whether its bytes may change without notice.
     pub(crate) fn may_change_unnoticed(&self, inode: InodeId) -> bool {
-        let may_write = |handover: &Handover| {
-            handover.loose == Some(Loose::Writes) || handover.sessions.values().any(|write| *write)
+        let may_write = |passthrough: &Passthrough| {
+            passthrough.loose == Some(Loose::Writes) || passthrough.sessions.values().any(|write| *write)
         };
-        self.handovers.get(&inode).is_some_and(may_write)
+        self.passthroughs.get(&inode).is_some_and(may_write)
     }
 
     /// A file that a kernel has grows only with its memory: a load of a hole would take some that was not promised.
     pub(crate) fn check_may_grow(&self, inode: InodeId, has_memory: bool) -> Result<()> {
-        if has_memory || !self.is_handed(inode) {
+        if has_memory || !self.has_passthrough(inode) {
             return Ok(());
         }
         let text = format!("a kernel maps file {inode}: take the memory first, then make it longer");
-        Err(Error::new(ErrorKind::Redirect(Redirect::Handed), text))
+        Err(Error::new(ErrorKind::Redirect(Redirect::Passthrough), text))
     }
 
     /// The session's kernel does not have the file any more, as the session `says`, or else as far as is known.
     /// Returns whether it may have written.
-    pub(crate) fn end_handover(
+    pub(crate) fn end_passthrough(
         &mut self,
         inode: InodeId,
         session: SessionId,
         says: bool,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let Some(handover) = self.handovers.get_mut(&inode) else { return false };
-        let Some(write) = handover.sessions.remove(&session) else { return false };
+        let Some(passthrough) = self.passthroughs.get_mut(&inode) else { return false };
+        let Some(write) = passthrough.sessions.remove(&session) else { return false };
         if !says {
             let loose = if write { Loose::Writes } else { Loose::Reads };
-            handover.loose = handover.loose.max(Some(loose));
+            passthrough.loose = passthrough.loose.max(Some(loose));
         }
-        if handover.sessions.is_empty() && handover.loose.is_none() {
-            self.handovers.remove(&inode);
+        if passthrough.sessions.is_empty() && passthrough.loose.is_none() {
+            self.passthroughs.remove(&inode);
             self.lane_is_free(inode, effects);
         }
         write
     }
 
-    /// Handovers of a file up to this number have ended. A message about it that is late, or comes twice, ends
+    /// Passthroughs of a file up to this number have ended. A message about it that is late, or comes twice, ends
     /// no later one.
-    pub(crate) fn handovers_over(&self, inode: InodeId) -> u64 {
-        if self.is_handed(inode) { 0 } else { self.handover_last }
+    pub(crate) fn passthroughs_over(&self, inode: InodeId) -> u64 {
+        if self.has_passthrough(inode) { 0 } else { self.passthrough_last }
     }
 
     /// Notifies the only lane of a file that no kernel has it any more.
@@ -102,7 +107,7 @@ impl SlotState {
         let layout = self.file_mut(inode).layout;
         let lane = LaneId { inode, lane: 0 };
         let slot = ramlace_layout::lane_slot(&layout, lane.lane, self.slots);
-        let message = TrimLane { lane, slot, handovers_over: self.handovers_over(inode) };
+        let message = TrimLane { lane, slot, passthroughs_over: self.passthroughs_over(inode) };
         self.outbox.send(Delivery::TrimLane(message), effects);
     }
 }

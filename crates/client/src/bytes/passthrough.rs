@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use ramlace_base::{
     ByteRange, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result, ServerId, Timestamp,
 };
-use ramlace_wire::chunk::{AllocateLane, HandLane, LaneTarget};
-use ramlace_wire::namespace::{GetAttributes, HandOver, HandedOver, Open, Truncate};
+use ramlace_wire::chunk::{AllocateLane, GrantPassthrough, LaneTarget};
+use ramlace_wire::namespace::{BeginPassthrough, GetAttributes, Open, PassthroughBegun, Truncate};
 use ramlace_wire::{Attributes, ClusterMap, Layout, Permit};
 
 use crate::backoff::Backoff;
@@ -44,12 +44,12 @@ impl File {
     ///
     /// Errors: as for [`File::lane_here`]; `Unsupported` for a file with holes. After an error the pool does
     /// not expect any kernel to have the file.
-    pub fn hand_over(&self, write: bool) -> Result<LaneHere> {
-        self.try_hand_over(write).map_err(|error| self.tell(error))
+    pub fn begin_passthrough(&self, write: bool) -> Result<LaneHere> {
+        self.try_passthrough(write).map_err(|error| self.tell(error))
     }
 
     /// The kernel that has the file will also store into it.
-    pub fn hand_over_for_writing(&self) -> Result<()> {
+    pub fn pass_through_for_writing(&self) -> Result<()> {
         self.tell_home_of_kernel(true, false).map(drop).map_err(|error| self.tell(error))
     }
 
@@ -102,20 +102,21 @@ impl File {
         })
     }
 
-    fn tell_home_of_kernel(&self, write: bool, over: bool) -> Result<HandedOver> {
+    fn tell_home_of_kernel(&self, write: bool, over: bool) -> Result<PassthroughBegun> {
         let handle = self.handle()?;
         let (inode, session) = (self.inode(), &handle.session);
         if !over {
             handle.open.with_kernel.store(true, Ordering::Release);
         }
-        let reply = session.change(inode.slot(), &HandOver { inode, write, over }, session.deadline())?;
+        let reply =
+            session.change(inode.slot(), &BeginPassthrough { inode, write, over }, session.deadline())?;
         if over {
             handle.open.with_kernel.store(false, Ordering::Release);
         }
         Ok(reply)
     }
 
-    fn try_hand_over(&self, write: bool) -> Result<LaneHere> {
+    fn try_passthrough(&self, write: bool) -> Result<LaneHere> {
         let handle = self.handle()?;
         let session = &handle.session;
         let reply = self.tell_home_of_kernel(write, false)?;
@@ -123,10 +124,10 @@ impl File {
         let size = Size { generation: reply.size.generation, size: reply.size.size };
         let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
         let target = transfer.target_in(&map, 0);
-        let request = HandLane { target, handover: reply.number, length: size.size };
-        let handed = ask_for_file(session, target, &request, session.deadline())
+        let request = GrantPassthrough { target, passthrough: reply.number, length: size.size };
+        let granted = ask_for_file(session, target, &request, session.deadline())
             .and_then(|(file, _)| Ok(LaneHere { file, server: server_of(&map, target)? }));
-        handed.inspect_err(|_| self.take_back())
+        granted.inspect_err(|_| self.take_back())
     }
 }
 
@@ -143,7 +144,7 @@ impl Client {
         loop {
             let request = Truncate { inode, size, allocated };
             match self.change(inode.slot(), &request, self.deadline()) {
-                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Handed) => {
+                Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Passthrough) => {
                     // Only from the second time on: then because the generation has changed meanwhile.
                     match &mut backoff {
                         Some(backoff) => backoff.pause_after(error)?,
