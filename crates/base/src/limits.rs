@@ -243,7 +243,7 @@ pub const DATA_RECALL_WRITING_MILLIS: u64 = 30_000;
 pub const DATA_RECALL_AHEAD_BYTES_MAX: u64 = 64 << 20;
 /// The same of pages that lie in one kernel alone: a machine that goes through what another one has stored waits less often.
 pub const STRICT_RECALL_AHEAD_BYTES_MAX: u64 = 1 << 20;
-/// Parts of one lane that one machine owns; with one more it gives some up.
+/// Parts of one lane that one machine owns; with one more it releases some.
 pub const STRICT_RUNS_MAX: usize = 32_768;
 /// Copies of pages that a server keeps until the sessions that have older ones have dropped them.
 pub const DATA_BASE_BYTES_MAX: usize = 64 << 20;

@@ -93,7 +93,7 @@ impl OnSession for Client {
             Message::EndRecalls(server) => self.tell_recalls_ended(*server, deadline),
             Message::LookForCycle(wait) => self.look_for_cycle(*wait, deadline),
             // The session handles it itself.
-            Message::GiveUp(_) => Ok(Acknowledged::Yes),
+            Message::CancelChange(_) => Ok(Acknowledged::Yes),
         }
     }
 

@@ -22,7 +22,7 @@ use ramlace_wire::chunk::{ExtendChunk, LaneTarget, PunchChunk, ReadChunk, WriteC
 use ramlace_wire::coordination::{ChangeCell, NoteChange};
 use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
 use ramlace_wire::listen::{Listen, News};
-use ramlace_wire::namespace::{GiveUp, GivenUp, InodeInfo, Opened};
+use ramlace_wire::namespace::{CancelChange, ChangeCancelled, InodeInfo, Opened};
 use ramlace_wire::permit::GetPermit;
 use ramlace_wire::runs::{ReadRuns, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionOpened};
@@ -74,8 +74,8 @@ pub(crate) struct State {
     entries: BTreeMap<(InodeId, Vec<u8>), InodeId>,
     counter: u64,
     replies: HashMap<(SessionId, Sequence), Vec<u8>>,
-    /// Changes that were given up and must not be processed any more.
-    given_up: HashSet<(SessionId, Sequence)>,
+    /// Changes that were cancelled and must not be processed any more.
+    cancelled: HashSet<(SessionId, Sequence)>,
     sessions: HashSet<(ServerId, SessionId)>,
     /// The permit that lanes require, if they require any.
     pub(crate) permit: Option<Permit>,
@@ -92,7 +92,7 @@ pub(crate) struct State {
     pub(crate) open: BTreeSet<(SessionId, InodeId)>,
     /// The sequence numbers of processed `Close`s.
     closes: HashMap<(SessionId, Sequence), InodeId>,
-    /// What a session has opened or closed by a change that it has given up. It was told of the open, but does
+    /// What a session has opened or closed by a change that it has cancelled. It was told of the open, but does
     /// not know of the close: so it may close what it has not open.
     open_in_doubt: HashSet<(SessionId, InodeId)>,
     /// Requests that no client sends that got honest replies. A test that ends with any fails.
@@ -361,7 +361,7 @@ impl State {
             entries: BTreeMap::new(),
             counter: 1,
             replies: HashMap::new(),
-            given_up: HashSet::new(),
+            cancelled: HashSet::new(),
             sessions: HashSet::new(),
             permit: None,
             faults: Vec::new(),
@@ -456,7 +456,7 @@ impl State {
         {
             return Answer::Reply(reply.clone(), Vec::new());
         }
-        if self.given_up.contains(&key) {
+        if self.cancelled.contains(&key) {
             return Answer::Refused(Error::new(ErrorKind::Stale, "given up"), None);
         }
         if header.kind != Kind::OpenSession && !self.sessions.contains(&(id, header.session)) {
@@ -576,18 +576,18 @@ impl State {
                 self.home(id, decode_body::<GetPermit>(kind, bytes)?.inode.slot())?;
                 body(&self.permit)
             }
-            Kind::GiveUp => {
-                let GiveUp { sequence } = decode_body::<GiveUp>(kind, bytes)?;
+            Kind::CancelChange => {
+                let CancelChange { sequence } = decode_body::<CancelChange>(kind, bytes)?;
                 let key = (header.session, sequence);
                 let reply = self.replies.get(&key);
                 if reply.is_none() {
-                    self.given_up.insert(key);
+                    self.cancelled.insert(key);
                 }
                 let opened = reply.and_then(|reply| decode_body::<Opened>(Kind::Open, reply).ok());
                 let opened = opened.map(|opened| opened.info.attributes.inode);
                 let in_doubt = opened.or(self.closes.get(&key).copied());
                 self.open_in_doubt.extend(in_doubt.map(|inode| (header.session, inode)));
-                body(&GivenUp { opened })
+                body(&ChangeCancelled { opened })
             }
             Kind::Listen => body(&self.news(id, header, &decode_body::<Listen>(kind, bytes)?).0),
             Kind::EndRecalls => {

@@ -46,7 +46,7 @@ pub use bytes::pages::{KeptRead, RecallsMade};
 pub use bytes::passthrough::LaneHere;
 pub use coordination::changes::ChangeVersion;
 pub use coordination::file_locks::LockRequest;
-pub use coordination::locking::{GivenUp, Waited};
+pub use coordination::locking::{Cancellation, Waited};
 #[doc(hidden)]
 pub use fork::PerFork;
 pub use hearers::{Broken, DataLeases, Doubt, OnBroken, OnDoubt, OnRecall};

@@ -64,7 +64,7 @@ impl DataLeases {
         now: u64,
     ) -> Result<()> {
         let mut kept: BTreeMap<u64, Rc<PageCopy>> = BTreeMap::new();
-        let mut may_give_up = true;
+        let mut may_fence = true;
         // The newest first: a page that was read anew after an older recall belongs to the newer one.
         for number in self.numbers_at(place).into_iter().rev() {
             let pending = self.recalls.get_mut(&number).expect("a number at a place is a recall");
@@ -100,8 +100,8 @@ impl DataLeases {
                 if erased || self.bases.contains_key(&key) {
                     continue;
                 }
-                while may_give_up && !self.has_room_for_base() {
-                    may_give_up = self.fence_for_room(by, now);
+                while may_fence && !self.has_room_for_base() {
+                    may_fence = self.fence_for_room(by, now);
                 }
                 if self.recalls.get(&number).is_none_or(|pending| pending.fenced) {
                     break;

@@ -51,7 +51,7 @@ fn copies_of_pages_have_a_limit_also_where_kernels_write_back() {
 
 // SEMANTICS 118.3
 #[test]
-fn who_writes_back_is_not_given_up_for_what_that_takes() {
+fn a_holder_that_writes_back_is_not_fenced_for_what_that_takes() {
     const HOLDERS: usize = 8;
     let mut leases = full_of_copies(HOLDERS);
     leases.keep(file_of(7), session(0), WHOLE, 50);
@@ -66,7 +66,7 @@ fn who_writes_back_is_not_given_up_for_what_that_takes() {
 
 // SEMANTICS 118.3
 #[test]
-fn nobody_is_given_up_by_the_very_change_that_asks_it_however_many_have_the_pages() {
+fn nobody_is_fenced_by_the_very_change_that_asks_it_however_many_have_the_pages() {
     const HOLDERS: usize = 40;
     let mut leases = DataLeases::default();
     (0..HOLDERS).for_each(|holder| _ = leases.keep(FILE, session(holder), WHOLE, 0));
@@ -92,7 +92,7 @@ fn nobody_is_given_up_by_the_very_change_that_asks_it_however_many_have_the_page
 }
 
 #[test]
-fn whoever_waits_hears_that_somebody_is_given_up_again() {
+fn whoever_waits_is_told_that_somebody_is_fenced_again() {
     let mut leases = full_of_copies(1);
     leases.fence(file_of(0), session(0), 5);
     leases.keep(file_of(0), session(0), WHOLE, 6);

@@ -31,7 +31,7 @@ const GRANTS_REMEMBERED: usize = 64;
 const LATE_BY_MAX: u32 = 1 << 30;
 
 /// The number of parts that a machine that owns too many drops at once.
-const STRICT_RUNS_GIVEN_UP: usize = 256;
+const STRICT_RUNS_RELEASED: usize = 256;
 
 /// The kind of claim on bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -750,10 +750,10 @@ impl DataLeases {
         let (mut before, behind): (Vec<ByteRange>, Vec<ByteRange>) =
             pages.iter().filter(|run| run.intersection(got).is_empty()).partition(|run| run.end <= got.start);
         let far = if before.len() >= behind.len() {
-            before.truncate(STRICT_RUNS_GIVEN_UP);
+            before.truncate(STRICT_RUNS_RELEASED);
             before
         } else {
-            behind[behind.len().saturating_sub(STRICT_RUNS_GIVEN_UP)..].to_vec()
+            behind[behind.len().saturating_sub(STRICT_RUNS_RELEASED)..].to_vec()
         };
         if let (Some(first), Some(last)) = (far.first(), far.last()) {
             let hull = ByteRange { start: first.start, end: last.end };

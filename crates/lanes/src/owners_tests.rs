@@ -146,8 +146,8 @@ fn who_owns_too_many_parts_gives_the_farthest_up_at_once() {
     }
     assert!(told(&leases, 0).is_empty());
     assert!(claim(&mut leases, &own(0, 2 * count, 1 + count as u32)).0);
-    let given_up = ByteRange { start: 0, end: whole(2 * (STRICT_RUNS_GIVEN_UP - 1)).end };
-    assert_eq!(told(&leases, 0).iter().map(|(_, range)| *range).collect::<Vec<_>>(), [given_up]);
+    let released = ByteRange { start: 0, end: whole(2 * (STRICT_RUNS_RELEASED - 1)).end };
+    assert_eq!(told(&leases, 0).iter().map(|(_, range)| *range).collect::<Vec<_>>(), [released]);
     assert!(leases.owners.owns(FILE, session(0), whole(2 * count)));
     assert!(leases.had_alone(FILE, session(0), whole(0)), "what is stored there is written back");
     acknowledge_all(&mut leases, 0);

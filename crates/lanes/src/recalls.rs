@@ -189,7 +189,7 @@ impl DataLeases {
         for number in &over {
             // One may be fenced together with another one.
             if self.recalls.get(number).is_some_and(|pending| !pending.fenced) {
-                self.give_up(*number, now);
+                self.fence_holder(*number, now);
                 self.note_late(*number, now);
             }
         }
@@ -197,7 +197,7 @@ impl DataLeases {
     }
 
     /// Fences a recall's holder: no caller waits for it any more.
-    pub(super) fn give_up(&mut self, number: u64, now: u64) {
+    pub(super) fn fence_holder(&mut self, number: u64, now: u64) {
         let Some(pending) = self.recalls.get_mut(&number) else { return };
         (pending.fenced, pending.waited) = (true, false);
         let (place, holder) = (pending.place, pending.holder);
@@ -243,7 +243,7 @@ impl DataLeases {
     /// Fences a holder that has too many unacknowledged recalls.
     pub(super) fn limit_recalls(&mut self, holder: SessionId, number: u64, now: u64) {
         if self.of.get(&holder).is_some_and(|of| of.len() > limits::DATA_RECALLS_PER_SESSION_MAX) {
-            self.give_up(number, now);
+            self.fence_holder(number, now);
         }
     }
 

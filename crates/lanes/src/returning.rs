@@ -192,7 +192,7 @@ impl DataLeases {
             self.recalls.get_mut(&number).expect("it was made just now").owned = owned;
         }
         match is_mute {
-            true => self.give_up(number, now),
+            true => self.fence_holder(number, now),
             false => self.limit_recalls(holder, number, now),
         }
         true
@@ -225,6 +225,6 @@ impl DataLeases {
             self.recalls.get(number).is_some_and(|pending| !pending.fenced && !self.is_excused(pending))
         };
         let all: Vec<u64> = asked.filter(is_over).copied().collect();
-        all.into_iter().for_each(|number| self.give_up(number, now));
+        all.into_iter().for_each(|number| self.fence_holder(number, now));
     }
 }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_was_given_up_is_refused_for_ever() {
+    fn an_attempt_that_was_abandoned_is_refused_for_ever() {
         let mut writes = WritesDone::default();
         writes.insert(SESSION, Sequence(5), None);
         assert!(!admit(&mut writes, 6, 6).unwrap());

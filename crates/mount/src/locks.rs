@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use ramlace_base::{Error, InodeId, Result};
-use ramlace_client::{GivenUp, LockKind, LockRequest, LockTable, LockedFile, Waited};
+use ramlace_client::{Cancellation, LockKind, LockRequest, LockTable, LockedFile, Waited};
 use ramlace_fuse::{Porter, Reply};
 use ramlace_sync::{Mutex, MutexGuard};
 
@@ -192,14 +192,14 @@ impl Locks {
 
     /// Ends a wait: with EINTR, or with the lock if it was granted before.
     fn give_up(&self, unique: u64, file: &OpenFile, wait: u64) {
-        let given_up = file.file.give_up_lock(wait);
-        if matches!(given_up, Ok(GivenUp::Told)) {
+        let given_up = file.file.cancel_wait(wait);
+        if matches!(given_up, Ok(Cancellation::Ended)) {
             return;
         }
         let Some(parked) = self.parked().remove(&unique) else { return };
         match given_up {
             // The program continues with the lock, as if the signal had come a moment later.
-            Ok(GivenUp::Granted(locked)) => self.answer_granted(parked.holder, locked, parked.reply),
+            Ok(Cancellation::Granted(locked)) => self.answer_granted(parked.holder, locked, parked.reply),
             _ => _ = parked.reply.error(libc::EINTR),
         }
     }

@@ -1,10 +1,10 @@
 //! The one door through which a slot changes: each command goes to the operation that it names.
 
-use ramlace_wire::namespace::{GiveUp, GivenUp};
+use ramlace_wire::namespace::{CancelChange, ChangeCancelled};
 use ramlace_wire::peer::Token;
 
 use crate::command::{Command, Effect, Op, Origin, Reply, Room, asked_by_clients};
-use crate::state::session::{Cached, given_up};
+use crate::state::session::{Cached, cancelled};
 use crate::state::{Caller, SlotState, Step, shown};
 use crate::touched::tell_changes;
 
@@ -40,8 +40,8 @@ impl SlotState {
                         self.conclude(caller.token, step, &mut effects);
                     }
                     Ok(Some(Cached::Waiting)) => {}
-                    Ok(Some(Cached::GivenUp)) => {
-                        effects.push(Effect::Reply { token: caller.token, outcome: Err(given_up()) });
+                    Ok(Some(Cached::Cancelled)) => {
+                        effects.push(Effect::Reply { token: caller.token, outcome: Err(cancelled()) });
                     }
                     Ok(Some(Cached::Answered(outcome))) => {
                         effects.push(Effect::Reply { token: caller.token, outcome: shown(outcome.clone()) });
@@ -116,8 +116,8 @@ impl SlotState {
         asked_by_clients!(step)
     }
 
-    fn give_up_change(&mut self, caller: Caller, request: GiveUp) -> Step {
-        let opened = self.session_mut(caller).give_up(request.sequence);
-        Ok(Some(Reply::GivenUp(GivenUp { opened })))
+    fn cancel_change(&mut self, caller: Caller, request: CancelChange) -> Step {
+        let opened = self.session_mut(caller).cancel(request.sequence);
+        Ok(Some(Reply::ChangeCancelled(ChangeCancelled { opened })))
     }
 }

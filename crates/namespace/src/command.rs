@@ -104,7 +104,7 @@ pub enum Op {
     /// See the wire.
     OpenEntry(wire::OpenEntry),
     /// See the wire.
-    GiveUp(wire::GiveUp),
+    CancelChange(wire::CancelChange),
     /// By a client.
     WriteInline {
         /// The client's request.
@@ -243,7 +243,7 @@ numbered_variants! { Op:
     9 RemoveDirectory(body);
     10 Unlink(body);
     11 OpenEntry(body);
-    12 GiveUp(body);
+    12 CancelChange(body);
     13 WriteInline { request, room };
     14 Promote { request, epoch };
     15 Extend(body);
@@ -284,7 +284,7 @@ macro_rules! asked_by_clients {
             Create: slot.create(caller, request);
             Open: slot.open(caller, *request);
             OpenEntry: slot.open_entry(caller, request);
-            GiveUp: slot.give_up_change(caller, *request);
+            CancelChange: slot.cancel_change(caller, *request);
             BeginPassthrough: slot.begin_passthrough(caller, *request, effects);
             Close: slot.close(caller, *request, effects);
             SetAttributes: slot.set_attributes(caller, *request, effects);
@@ -364,7 +364,7 @@ impl Op {
                 | Op::Unlink(_)
                 | Op::RemoveDirectory(_)
                 | Op::Close(_)
-                | Op::GiveUp(_)
+                | Op::CancelChange(_)
                 | Op::Truncate(_)
                 | Op::Prepare(_)
                 | Op::Decide(_)
@@ -526,8 +526,8 @@ pub enum Reply {
     Opened(Box<wire::Opened>),
     /// To `BeginPassthrough`.
     PassthroughBegun(wire::PassthroughBegun),
-    /// To `GiveUp`.
-    GivenUp(wire::GivenUp),
+    /// To `CancelChange`.
+    ChangeCancelled(wire::ChangeCancelled),
     /// To `SetAttributes`, `Truncate`, `Symlink`, `MakeNode`, `MakeDirectory` and `Link`.
     Attributes(Box<Attributes>),
     /// To `WriteInline`.
@@ -553,7 +553,7 @@ pub enum Reply {
 numbered_variants! { Reply:
     1 Opened(body);
     2 PassthroughBegun(body);
-    3 GivenUp(body);
+    3 ChangeCancelled(body);
     4 Attributes(body);
     5 WroteInline(body);
     6 Promoted(body);
@@ -589,7 +589,7 @@ impl Reply {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Reply::Opened(body) => encode_body(body),
-            Reply::GivenUp(body) => encode_body(body),
+            Reply::ChangeCancelled(body) => encode_body(body),
             Reply::PassthroughBegun(body) => encode_body(body),
             Reply::Attributes(body) => encode_body(body),
             Reply::WroteInline(body) => encode_body(body),

@@ -342,7 +342,7 @@ impl SlotState {
         effects: &mut Vec<Effect>,
     ) -> Step {
         let goal = self.intent_mut(token).goal.clone();
-        self.give_up(token, now, effects);
+        self.abandon(token, now, effects);
         if let Goal::Partitions(partitions) = &goal
             && let Some(inode) = partitions.collapses()
         {
@@ -354,7 +354,7 @@ impl SlotState {
     }
 
     /// Lets go of everything that is held for the operation.
-    pub(crate) fn give_up(&mut self, token: Token, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub(crate) fn abandon(&mut self, token: Token, now: Timestamp, effects: &mut Vec<Effect>) {
         self.request_answered(token);
         let intent = self.intents.remove(&token).expect("an intent is under way");
         self.end(token, intent, false, now, effects);

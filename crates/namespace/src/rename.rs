@@ -87,7 +87,7 @@ impl SlotState {
                 Ok(Progress::Held) => return self.decide_rename(token, now, effects),
                 // Another link to the same inode has the new name already.
                 Ok(Progress::Nothing) => {
-                    self.give_up(token, now, effects);
+                    self.abandon(token, now, effects);
                     return Ok(Some(Reply::Done));
                 }
                 Err(why) => return self.abort(token, &why, now, effects),

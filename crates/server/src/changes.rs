@@ -116,11 +116,11 @@ impl Server {
                 let room = self.has_room_for_member(slot, &request);
                 Op::ArriveBarrier { request, room }
             }
-            Op::GiveUp(request) => {
+            Op::CancelChange(request) => {
                 // The abandoned change may still be done, and its session counts as not knowing that.
                 let token = Token { session: call.session, sequence: request.sequence };
                 self.waiting.borrow_mut().remove(&token);
-                Op::GiveUp(request)
+                Op::CancelChange(request)
             }
             op => op,
         })

@@ -280,7 +280,7 @@ impl Durable {
             let has_some = self.snapshot.is_some();
             if has_some {
                 // The snapshot finds no room any more, and has memory that this record can use.
-                self.give_up_snapshot(store, full);
+                self.abandon_snapshot(store, full);
             }
             has_some
         }

@@ -8,7 +8,7 @@ use ramlace_slot::SlotBirth;
 use ramlace_wire::coordination::{ArriveBarrier, LeaveBarrier};
 use ramlace_wire::locks::{CancelLock, EndLockWait, LOCK_END, LockKind, LockTable, SetLock};
 use ramlace_wire::namespace::{
-    Close, Create, Extend, GiveUp, MakeDirectory, RemoveDirectory, Truncate, Unlink,
+    CancelChange, Close, Create, Extend, MakeDirectory, RemoveDirectory, Truncate, Unlink,
 };
 use ramlace_wire::peer::{Decide, IntentStamp, Part, Prepare, Token};
 use ramlace_wire::{Credentials, Layout};
@@ -374,7 +374,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         ("unlink", client(Op::Unlink(Unlink { parent, name: name.clone() }))),
         ("rmdir", client(Op::RemoveDirectory(RemoveDirectory { parent, name: name.clone() }))),
         ("close", client(Op::Close(Close { inode, modified: None }))),
-        ("giving up", client(Op::GiveUp(GiveUp { sequence: Sequence(1) }))),
+        ("a cancelled change", client(Op::CancelChange(CancelChange { sequence: Sequence(1) }))),
         ("truncate", client(Op::Truncate(Truncate { inode, size: 0, allocated: None }))),
         ("a part", command(Origin::Peer, Op::Prepare(Box::new(prepare)))),
         ("its end", command(Origin::Peer, Op::Decide(Decide { token, stamp, slot, commit: true, now }))),

@@ -8,7 +8,7 @@ use ramlace_base::{Error, ErrorKind, Generation, InodeId, Name, Sequence, Server
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::leases::{LeaseName, Recall};
 use ramlace_wire::listen::Listen;
-use ramlace_wire::namespace::{GiveUp, Link, Made, MakeNode, Unlink, Unlinked};
+use ramlace_wire::namespace::{CancelChange, Link, Made, MakeNode, Unlink, Unlinked};
 use ramlace_wire::peer::Prepared;
 use ramlace_wire::{Attributes, FileKind, Kind, encode_body};
 
@@ -62,9 +62,9 @@ fn file_elsewhere(inode: InodeId) -> Attributes {
     }
 }
 
-/// A link whose second participant is held up is not answered; `give_up` is what its session does then.
+/// A link whose second participant is held up is not answered; `abandon` is what its session does then.
 /// Returns whether it is told of the directory when the link is made after all.
-fn hears_of_late_link(give_up: impl AsyncFnOnce(Client, Client, Link) -> Client) -> bool {
+fn hears_of_late_link(abandon: impl AsyncFnOnce(Client, Client, Link) -> Client) -> bool {
     let server = TestServer::start(2);
     run(async {
         let held = Rc::new(Cell::new(true));
@@ -85,7 +85,7 @@ fn hears_of_late_link(give_up: impl AsyncFnOnce(Client, Client, Link) -> Client)
         let told = listen(client.another(&server.address).await);
         let asker = client.another(&server.address).await;
         let link = Link { parent: InodeId::ROOT, name: name("x"), inode: inode.get() };
-        let _asker = give_up(asker, client.another(&server.address).await, link).await;
+        let _asker = abandon(asker, client.another(&server.address).await, link).await;
         absence_known(&mut client, "x").await;
         held.set(false);
         let told = told.await.unwrap();
@@ -95,7 +95,7 @@ fn hears_of_late_link(give_up: impl AsyncFnOnce(Client, Client, Link) -> Client)
 }
 
 /// Asks for a link and abandons it while it waits for the file's slot.
-async fn give_up_waiting(asker: &mut Client, other: &mut Client, link: &Link) {
+async fn cancel_waiting(asker: &mut Client, other: &mut Client, link: &Link) {
     let header = asker.header(Kind::Link, 1, 0);
     asker.connection.queue_reply(header, &encode_body(link), &[]);
     asker.connection.flush().await.unwrap();
@@ -107,25 +107,25 @@ async fn give_up_waiting(asker: &mut Client, other: &mut Client, link: &Link) {
     {
         sequence += 1;
     }
-    other.change(sequence + 1, sequence as u32, &GiveUp { sequence: Sequence(1) }).await.unwrap();
+    other.change(sequence + 1, sequence as u32, &CancelChange { sequence: Sequence(1) }).await.unwrap();
 }
 
 // SEMANTICS 138.4
 #[test]
 fn who_gave_a_change_up_is_told_when_it_is_done_after_all() {
-    let given_up = async |mut asker: Client, mut other: Client, link: Link| {
-        give_up_waiting(&mut asker, &mut other, &link).await;
+    let cancelled = async |mut asker: Client, mut other: Client, link: Link| {
+        cancel_waiting(&mut asker, &mut other, &link).await;
         // Its connection stays.
         asker
     };
-    assert!(hears_of_late_link(given_up));
+    assert!(hears_of_late_link(cancelled));
 }
 
 // SEMANTICS 138.4
 #[test]
-fn a_late_copy_of_what_was_given_up_is_refused_and_makes_nobody_know_of_it() {
+fn a_late_copy_of_what_was_cancelled_is_refused_and_makes_nobody_know_of_it() {
     let copied = async |mut asker: Client, mut other: Client, link: Link| {
-        give_up_waiting(&mut asker, &mut other, &link).await;
+        cancel_waiting(&mut asker, &mut other, &link).await;
         assert_eq!(other.change(1, 0, &link).await.unwrap_err().kind(), ErrorKind::Stale);
         asker
     };

@@ -65,7 +65,7 @@ pub fn enter(secret_file: &Path, store: BorrowedFd<'_>) -> Vec<String> {
     }
     let own: Vec<PathBuf> =
         secret_file.parent().map(Path::to_owned).into_iter().chain(directory_of_log()).collect();
-    give_up_all_but(&own, store)
+    drop_rights_but(&own, store)
 }
 
 /// The files that the daemon of a mount keeps access to.
@@ -90,16 +90,16 @@ pub fn enter_mount(files: Option<MountFiles>) -> Vec<String> {
         own.extend(["/dev/fuse", "/sys/devices/virtual/bdi"].map(PathBuf::from));
         keep_to_files(&own, &readable, None)
     });
-    lacking(files.into_iter().chain([give_up_capabilities(), allowed_to_mounts().and_then(keep_to_calls)]))
+    lacking(files.into_iter().chain([drop_capabilities(), allowed_to_mounts().and_then(keep_to_calls)]))
 }
 
 fn is_off() -> bool {
     std::env::var_os(SWITCH).is_some_and(|word| word == "off")
 }
 
-fn give_up_all_but(own: &[PathBuf], store: BorrowedFd<'_>) -> Vec<String> {
+fn drop_rights_but(own: &[PathBuf], store: BorrowedFd<'_>) -> Vec<String> {
     let calls = || allowed().and_then(keep_to_calls);
-    lacking([keep_to_files(own, &[], Some(store)), give_up_capabilities(), calls()].into_iter())
+    lacking([keep_to_files(own, &[], Some(store)), drop_capabilities(), calls()].into_iter())
 }
 
 fn lacking(kept: impl Iterator<Item = Result<()>>) -> Vec<String> {
@@ -155,7 +155,7 @@ fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd
 }
 
 /// A program that this process might start gets none of them either: `no_new_privs` is set.
-fn give_up_capabilities() -> Result<()> {
+fn drop_capabilities() -> Result<()> {
     let less = |had: CapabilitySets| CapabilitySets {
         effective: had.effective - GIVEN_UP,
         permitted: had.permitted - GIVEN_UP,
@@ -481,7 +481,7 @@ mod tests {
     fn within<T: Send + 'static>(own: &Path, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (own, store) = ([own.to_owned()], std::fs::File::open(own).unwrap());
         let thread = std::thread::spawn(move || {
-            assert_eq!(give_up_all_but(&own, store.as_fd()), [] as [String; 0]);
+            assert_eq!(drop_rights_but(&own, store.as_fd()), [] as [String; 0]);
             work()
         });
         thread.join().unwrap()

@@ -58,10 +58,10 @@ impl Durable {
     /// Does one step of a snapshot, if one is under way or the logs have become long.
     pub fn tend_snapshot(&mut self, store: &mut Store) {
         if self.snapshot.is_some() {
-            self.step_or_give_up(store);
+            self.step_or_abandon(store);
         } else if self.logs_bytes() >= self.compact_at_bytes {
             let begun = self.next_log(store).and_then(|()| self.begin_snapshot(store));
-            begun.unwrap_or_else(|error| self.give_up_snapshot(store, &error));
+            begun.unwrap_or_else(|error| self.abandon_snapshot(store, &error));
         }
     }
 
@@ -71,10 +71,10 @@ impl Durable {
         if self.snapshot.is_none()
             && let Err(error) = self.begin_snapshot(store)
         {
-            self.give_up_snapshot(store, &error);
+            self.abandon_snapshot(store, &error);
         }
         while self.snapshot.is_some() {
-            self.step_or_give_up(store);
+            self.step_or_abandon(store);
         }
     }
 
@@ -92,13 +92,13 @@ impl Durable {
     /// Does one step of a snapshot, if one is under way.
     pub fn go_on_with_snapshot(&mut self, store: &mut Store) {
         if self.snapshot.is_some() {
-            self.step_or_give_up(store);
+            self.step_or_abandon(store);
         }
     }
 
-    fn step_or_give_up(&mut self, store: &mut Store) {
+    fn step_or_abandon(&mut self, store: &mut Store) {
         if let Err(error) = self.step_snapshot(store) {
-            self.give_up_snapshot(store, &error);
+            self.abandon_snapshot(store, &error);
         }
     }
 
@@ -184,7 +184,7 @@ impl Durable {
         self.older_logs_bytes + self.log.length()
     }
 
-    pub(crate) fn give_up_snapshot(&mut self, store: &mut Store, error: &Error) {
+    pub(crate) fn abandon_snapshot(&mut self, store: &mut Store, error: &Error) {
         self.snapshot = None;
         self.compact_at_bytes = 2 * self.logs_bytes();
         eprintln!("ramlace: no snapshot of the namespace can be written; the log grows on: {error}");

@@ -151,7 +151,7 @@ fn a_log_that_is_missing_between_others_is_refused() {
 }
 
 #[test]
-fn a_snapshot_for_which_a_full_store_has_no_room_is_given_up_and_its_memory_is_there_for_records() {
+fn a_snapshot_for_which_a_full_store_has_no_room_is_abandoned_and_its_memory_is_there_for_records() {
     let mut dice = Dice(21);
     let mut store = TestStore::new();
     let mut durable = load(&mut store);

@@ -175,7 +175,7 @@ messages! {
     /// Open the file that has a name.
     OpenEntry = 0x0324, USER.by_path().changes();
     /// A mutation is cancelled: it is not done any more.
-    GiveUp = 0x0325, USER.changes();
+    CancelChange = 0x0325, USER.changes();
     /// A kernel will read and map the file without asking.
     BeginPassthrough = 0x0326, OPEN_FILE.changes_file();
     /// A part of a file has got memory, or lost it.

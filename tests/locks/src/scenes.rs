@@ -38,17 +38,17 @@ pub fn tellers_of_one_slot() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let telling = Arc::new(AtomicBool::new(false));
     let owe = |outbox: &Outbox, number| {
-        outbox.owe(Message::GiveUp(Kept { slot: SLOT, sequence: Sequence(number) }), Instant::now());
+        outbox.owe(Message::CancelChange(Kept { slot: SLOT, sequence: Sequence(number) }), Instant::now());
     };
     owe(&outbox, 1);
     owe(&outbox, 2);
     let tell = |outbox: &Outbox, heard: &Mutex<Vec<u64>>, telling: &AtomicBool| {
-        let subject = Subject::GivenUp(SLOT);
+        let subject = Subject::CancelledChanges(SLOT);
         while let Some(teller) = outbox.teller(subject) {
             match teller {
                 Teller::Me(told) => {
                     assert!(!telling.swap(true, Ordering::SeqCst), "two tell one subject");
-                    while let Some(Message::GiveUp(kept)) = told.message(None) {
+                    while let Some(Message::CancelChange(kept)) = told.message(None) {
                         heard.lock().push(kept.sequence.0);
                         told.acknowledged();
                     }
@@ -221,7 +221,7 @@ pub fn opening_and_closing_one_inode() {
 }
 
 /// A wait for a lock is asked about, granted by an event and given up at once: it has one end.
-pub fn a_wait_that_is_granted_and_given_up() {
+pub fn a_wait_that_is_granted_and_cancelled() {
     let waits = Arc::new(Waits::default());
     let ends = Arc::new(AtomicUsize::new(0));
     let request = SetLock {
@@ -262,10 +262,10 @@ pub fn a_wait_that_is_granted_and_given_up() {
             lost.not_answered(request.wait);
         }
     }));
-    let (giver, given_up) = (waits.clone(), ends.clone());
+    let (giver, cancelled) = (waits.clone(), ends.clone());
     threads.push(thread::spawn(move || {
-        if giver.give_up(wait).is_some() {
-            given_up.fetch_add(1, Ordering::SeqCst);
+        if giver.cancel(wait).is_some() {
+            cancelled.fetch_add(1, Ordering::SeqCst);
         }
     }));
     all(threads);

@@ -46,5 +46,5 @@ fn an_inode_is_open_once_at_its_home_whoever_opens_and_closes_it() {
 
 #[test]
 fn a_wait_for_a_lock_has_one_end_whatever_comes_at_once() {
-    in_many_orders(scenes::a_wait_that_is_granted_and_given_up);
+    in_many_orders(scenes::a_wait_that_is_granted_and_cancelled);
 }

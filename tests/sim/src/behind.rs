@@ -166,7 +166,7 @@ enum Event {
         answer: Answer,
     },
     /// The mount waits for this answer no longer.
-    GivesUp {
+    TimesOut {
         slot: Slot,
         call: u64,
     },
@@ -280,7 +280,7 @@ impl Run {
                 Event::Asks => self.asks()?,
                 Event::Arrives { slot, call, says } => self.arrives(slot, call, says)?,
                 Event::Answered { slot, call, answer } => self.answered(slot, call, answer)?,
-                Event::GivesUp { slot, call } => self.gives_up(slot, call),
+                Event::TimesOut { slot, call } => self.times_out(slot, call),
                 Event::Notified(recalls) => self.notified(&recalls),
                 Event::Wakes { again } => self.wakes(again)?,
                 Event::Stops => self.stops(),
@@ -354,7 +354,7 @@ impl Run {
         if let Some(way) = self.way() {
             self.agenda.after(way, Event::Arrives { slot, call, says });
         }
-        self.agenda.after(PATIENCE_MILLIS, Event::GivesUp { slot, call });
+        self.agenda.after(PATIENCE_MILLIS, Event::TimesOut { slot, call });
     }
 
     fn looks(&mut self) {
@@ -383,7 +383,7 @@ impl Run {
         }
     }
 
-    fn gives_up(&mut self, slot: Slot, call: u64) {
+    fn times_out(&mut self, slot: Slot, call: u64) {
         let Some(says) = self.calls.remove(&call) else { return };
         let now = self.agenda.instant();
         match says {

@@ -1,9 +1,9 @@
 //! Calls of clients in virtual time: the rule by which requests are repeated (`crates/client/src/session/retry.rs`), its pauses, the numbers of
-//! changes and the outbox of what was given up, over a slot that three servers hand each other, and a network that delays and cuts.
+//! changes and the outbox of what was cancelled, over a slot that three servers hand each other, and a network that delays and cuts.
 //!
 //! What holds: a call ends within 5 s, whatever its server does; where servers only restart, and slots move, none fails; a server that has
 //! left a call unanswered costs the next one no more than a sign of life; a change is made once, or not at all where its caller was told so;
-//! and one that was given up is not made any more once that was acknowledged. A [`CallBug`] planted in what a client owes the rule must be found.
+//! and one that was cancelled is not made any more once that was acknowledged. A [`CallBug`] planted in what a client owes the rule must be found.
 
 mod client;
 mod server;
@@ -25,7 +25,7 @@ const TROUBLE_MILLIS: u64 = 40_000;
 const RUN_MILLIS: u64 = 70_000;
 /// SEMANTICS 17.1.
 const ENDS_WITHIN_MILLIS: u64 = 5_000;
-/// What a server costs that was given up: its sign of life, and asking the two others for a newer map.
+/// What a suspected server costs: its sign of life, and asking the two others for a newer map.
 const SILENT_COSTS_MILLIS_MAX: u64 = 1_600;
 
 /// What can be planted.
@@ -38,7 +38,7 @@ pub enum CallBug {
     /// Connections to a server's last life stay in use.
     KeepsDeadConnections,
     /// A server that left a call unanswered is asked for no sign of life.
-    AsksWhomItGaveUp,
+    AsksSuspects,
     /// Nobody is asked for a newer map.
     NeverLooks,
     /// Pauses are made also where there is no time for another attempt.
@@ -47,8 +47,8 @@ pub enum CallBug {
     RenewsDeadlines,
     /// It is not noted that an answer was lost.
     ForgetsLostAnswers,
-    /// What is given up counts as acknowledged when it was sent.
-    GivesUpUnacknowledged,
+    /// A cancellation counts as acknowledged when it was sent.
+    ForgetsUnacknowledgedCancels,
     /// An answer to an attempt that is over is taken for that to the next.
     MistakesAnswers,
 }
@@ -58,12 +58,12 @@ impl CallBug {
     pub const ALL: [CallBug; 9] = [
         CallBug::RetriesWithANewNumber,
         CallBug::KeepsDeadConnections,
-        CallBug::AsksWhomItGaveUp,
+        CallBug::AsksSuspects,
         CallBug::NeverLooks,
         CallBug::PausesForEver,
         CallBug::RenewsDeadlines,
         CallBug::ForgetsLostAnswers,
-        CallBug::GivesUpUnacknowledged,
+        CallBug::ForgetsUnacknowledgedCancels,
         CallBug::MistakesAnswers,
     ];
 }
@@ -79,7 +79,7 @@ tally! {
         failed,
         /// Of these, changes that might have been made yet.
         doubted,
-        /// Calls that met a server that was given up.
+        /// Calls that met a suspected server.
         met_silent,
         /// Processes that died.
         deaths,
@@ -145,8 +145,8 @@ enum Reported {
     Made(InodeId),
     /// It is not there, and will not be.
     No,
-    /// That was given up; whether it was there when the slot knew that.
-    GivenUp {
+    /// That was cancelled; whether it was there when the slot knew that.
+    Cancelled {
         sequence: Sequence,
         was_there: Option<bool>,
     },
@@ -263,11 +263,11 @@ impl Run {
         self.agenda.after(next, Event::Trouble);
     }
 
-    /// Everybody was told what is so, and what was given up has been acknowledged.
+    /// Everybody was told what is so, and what was cancelled has been acknowledged.
     fn finish(&self) -> Result<(), String> {
         for client in &self.clients {
             if client.owes() > 0 {
-                return Err(format!("{} changes are given up, and nobody hears of it", client.owes()));
+                return Err(format!("{} changes are cancelled, and nobody hears of it", client.owes()));
             }
         }
         for (client, name, told) in &self.reported {
@@ -277,10 +277,10 @@ impl Run {
             match told {
                 Reported::Made(inode) if there != Some(*inode) => return error("was made"),
                 Reported::No if there.is_some() => return error("was not made"),
-                Reported::GivenUp { was_there: Some(was), .. } if there.is_some() != *was => {
-                    return error("was given up when it was otherwise");
+                Reported::Cancelled { was_there: Some(was), .. } if there.is_some() != *was => {
+                    return error("was cancelled when it was otherwise");
                 }
-                Reported::GivenUp { was_there: None, .. } => return error("was given up, and nobody knew"),
+                Reported::Cancelled { was_there: None, .. } => return error("was cancelled, and nobody knew"),
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@
 //!   what it was; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
 //! * [`run_leases`]: who believes what until when, and when sessions end.
 //! * [`run_owing`]: what clients owe servers, and when it is told.
-//! * [`run_calls`]: what clients repeat and give up, how long that takes, and that it has one effect or none.
+//! * [`run_calls`]: what clients repeat and cancel, how long that takes, and that it has one effect or none.
 //! * [`run_losing`]: servers that crash with their store and without.
 //! * [`run_behind`]: slots that are delegated, and a mount that is stopped.
 //! * [`run_transfers`]: how long large transfers may stand still.

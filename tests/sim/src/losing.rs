@@ -238,7 +238,7 @@ impl Run {
         Ok(())
     }
 
-    /// It is given up: others have its slots.
+    /// It is removed: others have its slots.
     fn is_forgotten(&mut self, server: u16) -> Result<(), String> {
         let map = self.map();
         let others = map.servers.iter().filter(|entry| !entry.forgotten && entry.server.0 > 0).count();

@@ -225,7 +225,7 @@ impl Run {
         self.last += 1;
         let number = self.last;
         let message = match self.dice.roll(4) {
-            0 => Message::GiveUp(Kept { slot, sequence: Sequence(number) }),
+            0 => Message::CancelChange(Kept { slot, sequence: Sequence(number) }),
             1 => Message::Times(InodeId::new(slot, self.dice.roll(3))),
             _ => Message::LeaveBarrier(
                 slot,
@@ -287,7 +287,7 @@ impl Run {
         let (now, home) = (self.now, home_of(subject));
         let waiting = self.waiting.entry(subject).or_default();
         let number = match message {
-            Message::GiveUp(kept) => kept.sequence.0,
+            Message::CancelChange(kept) => kept.sequence.0,
             Message::LeaveBarrier(_, leave) => leave.member.into(),
             // It says all that there is by now.
             _ => waiting.last().map_or(0, |last| last.number),

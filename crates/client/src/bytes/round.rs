@@ -45,7 +45,7 @@ pub(crate) struct Round<'t, 'b, 'p> {
     batch: &'p mut [Piece<'b>],
     progress: &'p mut Progress,
     /// When to stop waiting for others' pages.
-    gives_up_at: Option<Instant>,
+    abandons_at: Option<Instant>,
     /// No piece behind this offset is begun any more, since one before it has failed for good.
     stop_at: u64,
     /// A connection failed for good: requests in flight elsewhere are abandoned as well, or the wait for them
@@ -67,7 +67,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             map: session.map()?,
             batch,
             progress,
-            gives_up_at: must_not_wait.then(|| Instant::now() + SEVERAL_WAIT_MAX),
+            abandons_at: must_not_wait.then(|| Instant::now() + SEVERAL_WAIT_MAX),
             stop_at: u64::MAX,
             over: None,
             parts: Parts::default(),
@@ -110,7 +110,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         let mut shares: Vec<Share> = by_server.into_values().collect();
         for share in &mut shares {
             let (begun, deadline) = (Instant::now(), self.progress.deadline());
-            let line = match self.gives_up_at {
+            let line = match self.abandons_at {
                 None => session.line(&share.server, deadline),
                 Some(until) => session.line_by(&share.server, until).map(|line| (line, deadline)),
             };
@@ -122,7 +122,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
                     self.progress.allow(deadline);
                 }
                 Err(Unanswered { error, .. })
-                    if error.kind() == ErrorKind::TimedOut && self.gives_up_at.is_some() =>
+                    if error.kind() == ErrorKind::TimedOut && self.abandons_at.is_some() =>
                 {
                     return Err(others_have_some());
                 }
@@ -227,7 +227,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     }
 
     fn receive(&mut self, line: &mut Line, index: usize, call: u32) -> std::result::Result<(), Unanswered> {
-        match &mut self.gives_up_at {
+        match &mut self.abandons_at {
             // Waits for the clients that have pages of them, however long the other replies took.
             None => self.transfer.session.await_holders(line, self.progress.deadline())?,
             Some(until) if line.is_answered_by(*until)? => *until = Instant::now() + SEVERAL_WAIT_MAX,

@@ -8,7 +8,7 @@ use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 use ramlace_wire::locks::{GetLock, HeldLock, LOCK_END, LockKind, LockTable, LockedFile, SetLock};
 
 use crate::bytes::file::File;
-use crate::coordination::locking::{GivenUp, Waited, whole_unlock};
+use crate::coordination::locking::{Cancellation, Waited, whole_unlock};
 use crate::coordination::waits::OnEnd;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
@@ -95,10 +95,10 @@ impl File {
                 },
             };
             let Err(error) = ended else { continue };
-            return match self.give_up_lock(wait)? {
-                GivenUp::Cancelled => Err(self.tell(error)),
-                GivenUp::Granted(_) => Ok(()),
-                GivenUp::Told => {
+            return match self.cancel_wait(wait)? {
+                Cancellation::Cancelled => Err(self.tell(error)),
+                Cancellation::Granted(_) => Ok(()),
+                Cancellation::Ended => {
                     receiver.recv().unwrap_or(Err(error)).map(drop).map_err(|error| self.tell(error))
                 }
             };
@@ -176,13 +176,13 @@ impl File {
     }
 
     /// Cancels a wait.
-    pub fn give_up_lock(&self, wait: u64) -> Result<GivenUp> {
+    pub fn cancel_wait(&self, wait: u64) -> Result<Cancellation> {
         let handle = self.handle()?;
-        let given_up = handle.session.give_up_lock(wait);
-        if let GivenUp::Granted(file) = given_up {
+        let cancelled = handle.session.cancel_wait(wait);
+        if let Cancellation::Granted(file) = cancelled {
             learn(handle, file);
         }
-        Ok(given_up)
+        Ok(cancelled)
     }
 
     /// A lock that conflicts with one like this, if there is one. Its process id is known when it is one of

@@ -28,13 +28,13 @@ pub enum Waited {
 
 /// The outcome of cancelling a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
+pub enum Cancellation {
     /// The wait has ended without a lock.
     Cancelled,
     /// The lock is held: it was granted before it could be cancelled.
     Granted(LockedFile),
     /// The wait's end has been reported already, or is being reported.
-    Told,
+    Ended,
 }
 
 impl Client {
@@ -68,10 +68,10 @@ impl Client {
         }
         match self.listen_to(request.inode.slot()) {
             Ok(()) => Ok(Waited::Waiting(request.wait)),
-            Err(error) => match self.give_up_lock(request.wait) {
-                GivenUp::Granted(file) => Ok(Waited::Granted(file)),
-                GivenUp::Cancelled => Err(error),
-                GivenUp::Told => Ok(Waited::Waiting(request.wait)),
+            Err(error) => match self.cancel_wait(request.wait) {
+                Cancellation::Granted(file) => Ok(Waited::Granted(file)),
+                Cancellation::Cancelled => Err(error),
+                Cancellation::Ended => Ok(Waited::Waiting(request.wait)),
             },
         }
     }
@@ -140,16 +140,16 @@ impl Client {
     }
 
     /// Cancels a wait.
-    pub(crate) fn give_up_lock(self: &Arc<Client>, wait: u64) -> GivenUp {
-        let Some(request) = self.waits.give_up(wait) else { return GivenUp::Told };
+    pub(crate) fn cancel_wait(self: &Arc<Client>, wait: u64) -> Cancellation {
+        let Some(request) = self.waits.cancel(wait) else { return Cancellation::Ended };
         match self.cancel(&request, soon()) {
-            Ok(Some(file)) => GivenUp::Granted(file),
-            Ok(None) => GivenUp::Cancelled,
+            Ok(Some(file)) => Cancellation::Granted(file),
+            Ok(None) => Cancellation::Cancelled,
             Err(error) => {
                 if is_unacknowledged(&error) {
                     self.owe(Message::CancelLock(request));
                 }
-                GivenUp::Cancelled
+                Cancellation::Cancelled
             }
         }
     }

@@ -196,7 +196,7 @@ impl Waits {
     }
 
     /// Takes out a wait that is cancelled: its request, unless it has ended already.
-    pub(crate) fn give_up(&self, wait: u64) -> Option<SetLock> {
+    pub(crate) fn cancel(&self, wait: u64) -> Option<SetLock> {
         let mut state = self.lock();
         while state.waiting.get(&wait)?.asking {
             state = self.answered.wait(state);

@@ -211,7 +211,7 @@ impl Session {
             direct = begun.then(|| Direct { behind: &self.behind, slot, names });
         }
         // Abandoned changes are reported before promises are sent.
-        if kind == Kind::GiveUp {
+        if kind == Kind::CancelChange {
             return Ok(direct);
         }
         self.keep_promises(slot, deadline)?;
@@ -322,7 +322,7 @@ impl Session {
         until: Instant,
         exchange: impl FnOnce(&ChangeMany, Instant) -> std::result::Result<ManyChanged, Unanswered>,
     ) -> std::result::Result<bool, Unanswered> {
-        self.tell(Subject::GivenUp(slot), until).map_err(Unanswered::lost)?;
+        self.tell(Subject::CancelledChanges(slot), until).map_err(Unanswered::lost)?;
         let Some(request) = self.next_message(slot) else { return Ok(false) };
         let ManyChanged { changed, .. } = exchange(&request, until)?;
         self.take_in(slot, &changed);

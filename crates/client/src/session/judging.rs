@@ -51,8 +51,8 @@ impl Session {
             server.note_answer(false);
             server.drop_idle();
         }
-        if remedy.gives_up {
-            server.give_up();
+        if remedy.suspects {
+            server.suspect();
         }
         let newest = match remedy.looks {
             None => None,

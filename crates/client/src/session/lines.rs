@@ -87,7 +87,7 @@ pub(crate) struct Server {
     /// Its last call failed because no answer came.
     failing: AtomicBool,
     /// It left a call unanswered up to its deadline, and has not answered since.
-    given_up: AtomicBool,
+    suspect: AtomicBool,
     /// When it was last told, by a long poll, that the session lives; `None`: no thread listens to it.
     listened: Mutex<Option<Instant>>,
     /// Checks for signs of life, and heartbeats while no thread listens to it.
@@ -116,7 +116,7 @@ impl Server {
             lines: Mutex::default(),
             opened: AtomicBool::new(false),
             failing: AtomicBool::new(false),
-            given_up: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
             listened: Mutex::default(),
             control: Mutex::default(),
         }
@@ -144,8 +144,8 @@ impl Server {
         if failing == answered {
             self.failing.store(!answered, Ordering::Relaxed);
         }
-        if answered && self.is_given_up() {
-            self.given_up.store(false, Ordering::Relaxed);
+        if answered && self.is_suspect() {
+            self.suspect.store(false, Ordering::Relaxed);
         }
     }
 
@@ -161,13 +161,13 @@ impl Server {
     }
 
     /// Whether it has to show a sign of life before any other request.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed)
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
     }
 
     /// It left a call unanswered up to its deadline.
-    pub(crate) fn give_up(&self) {
-        self.given_up.store(true, Ordering::Relaxed);
+    pub(crate) fn suspect(&self) {
+        self.suspect.store(true, Ordering::Relaxed);
     }
 
     /// A connection for the calling thread; if all are in use, it waits its turn. `connect` makes a new one.

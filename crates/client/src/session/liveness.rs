@@ -147,7 +147,7 @@ impl Session {
     ) -> std::result::Result<(), Unanswered> {
         let asked = Instant::now();
         let mut control = server.control.lock();
-        if !server.is_given_up() {
+        if !server.is_suspect() {
             return Ok(());
         }
         if control.silent.is_none_or(|silent| silent < asked) {

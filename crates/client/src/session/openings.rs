@@ -1,7 +1,7 @@
-//! Changes that were not answered in time. Their slot is told to abandon them (`GiveUp`) when its server
+//! Changes that were not answered in time. Their slot is told to abandon them (`CancelChange`) when its server
 //! answers again, before any other change is made there. A change that the slot has not received by then is
 //! never done, and of one that it has done the session counts as not knowing the effects. Until then any
-//! answer of the slot may be outdated without a recall ([`crate::hearers::Doubt`]). The reply to `GiveUp`
+//! answer of the slot may be outdated without a recall ([`crate::hearers::Doubt`]). The reply to `CancelChange`
 //! names an inode that such a change has opened, so that it can be closed: otherwise an unlinked file would
 //! keep its bytes until the session ends.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ramlace_base::{Result, Slot};
-use ramlace_wire::namespace::{GiveUp, GivenUp};
+use ramlace_wire::namespace::{CancelChange, ChangeCancelled};
 use ramlace_wire::{Request, Shows};
 
 use crate::hearers::Doubt;
@@ -32,7 +32,7 @@ impl Session {
             self.doubts(ticket.slot(), Doubt::Begins);
             let kept = ticket.keep();
             // A change beyond the limit stays open, and in doubt, until the session ends.
-            if !self.owe(Message::GiveUp(kept)) {
+            if !self.owe(Message::CancelChange(kept)) {
                 self.sequences.release(kept);
             }
         }
@@ -47,7 +47,7 @@ impl Session {
 
     /// The number of a mutation in `slot`, once the slot knows of everything that was abandoned there.
     pub(crate) fn ticket(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
-        self.tell(Subject::GivenUp(slot), deadline)?;
+        self.tell(Subject::CancelledChanges(slot), deadline)?;
         self.sequences.take(slot, deadline)
     }
 
@@ -58,20 +58,24 @@ impl Session {
         slot: Slot,
         deadline: Instant,
     ) -> Result<Option<Ticket<'_>>> {
-        self.tell(Subject::GivenUp(slot), deadline)?;
+        self.tell(Subject::CancelledChanges(slot), deadline)?;
         Ok(self.sequences.try_take(slot))
     }
 
     /// Tells a slot to abandon one change.
-    pub(crate) fn tell_given_up(self: &Arc<Session>, kept: Kept, deadline: Instant) -> Result<Acknowledged> {
+    pub(crate) fn tell_cancelled_change(
+        self: &Arc<Session>,
+        kept: Kept,
+        deadline: Instant,
+    ) -> Result<Acknowledged> {
         // The numbers of abandoned changes fill the slot's window; this request makes room in it.
         let ticket = self.sequences.take_beyond(kept.slot);
-        let request = GiveUp { sequence: kept.sequence };
+        let request = CancelChange { sequence: kept.sequence };
         match self.change_with(&ticket, &[], kept.slot, &request, deadline) {
-            Ok(GivenUp { opened: Some(inode) }) => _ = self.owe(Message::CloseOpened(inode)),
+            Ok(ChangeCancelled { opened: Some(inode) }) => _ = self.owe(Message::CloseOpened(inode)),
             Err(error) if is_unacknowledged(&error) => return Err(error),
             // A slot that refuses does not know the change any more.
-            Ok(GivenUp { opened: None }) | Err(_) => {}
+            Ok(ChangeCancelled { opened: None }) | Err(_) => {}
         }
         self.sequences.release(kept);
         if !self.is_ended() {

@@ -192,9 +192,10 @@ mod tests {
     fn owing(slots: [u16; 2]) -> (Outbox, [Subject; 2]) {
         let outbox = Outbox::default();
         for slot in slots {
-            outbox.owe(Message::GiveUp(Kept { slot: Slot(slot), sequence: Sequence(1) }), Instant::now());
+            outbox
+                .owe(Message::CancelChange(Kept { slot: Slot(slot), sequence: Sequence(1) }), Instant::now());
         }
-        (outbox, slots.map(|slot| Subject::GivenUp(Slot(slot))))
+        (outbox, slots.map(|slot| Subject::CancelledChanges(Slot(slot))))
     }
 
     fn mine(teller: Option<Teller<'_>>) -> Sending<'_> {

@@ -44,7 +44,7 @@ pub enum Home {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// Changes that were not answered in time.
-    GivenUp(Slot),
+    CancelledChanges(Slot),
     /// The locks of a file.
     Locks(InodeId),
     /// The members of barriers.
@@ -63,7 +63,7 @@ pub enum Subject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Abandon a change: if it arrives later than this, it is not done.
-    GiveUp(Kept),
+    CancelChange(Kept),
     /// A wait for a lock is cancelled; if it was granted, it is unlocked.
     CancelLock(SetLock),
     /// The owner of locks has gone.
@@ -105,7 +105,7 @@ impl Message {
     /// Its subject.
     pub fn subject(&self) -> Subject {
         match self {
-            Message::GiveUp(kept) => Subject::GivenUp(kept.slot),
+            Message::CancelChange(kept) => Subject::CancelledChanges(kept.slot),
             Message::CancelLock(request) | Message::Unlock(request) => Subject::Locks(request.inode),
             Message::LeaveBarrier(slot, _) => Subject::Barriers(*slot),
             Message::Close(inode) | Message::CloseOpened(inode) => Subject::Open(*inode),
@@ -133,7 +133,7 @@ impl Subject {
     pub fn home(self) -> Home {
         match self {
             Subject::Locks(inode) | Subject::Open(inode) | Subject::Times(inode) => Home::Slot(inode.slot()),
-            Subject::GivenUp(slot) | Subject::Barriers(slot) => Home::Slot(slot),
+            Subject::CancelledChanges(slot) | Subject::Barriers(slot) => Home::Slot(slot),
             Subject::Recalls(server) => Home::Server(server),
             Subject::Cycle(_) => Home::Slot(InodeId::ROOT.slot()),
         }
@@ -142,7 +142,7 @@ impl Subject {
     /// The limit of pending messages about it.
     fn messages_max(self) -> usize {
         match self {
-            Subject::GivenUp(_) => limits::REPLIES_PER_SESSION_MAX,
+            Subject::CancelledChanges(_) => limits::REPLIES_PER_SESSION_MAX,
             Subject::Locks(_) => LOCKS_MAX,
             Subject::Barriers(_) => LEAVES_MAX,
             Subject::Open(_) | Subject::Times(_) | Subject::Recalls(_) | Subject::Cycle(_) => SIGNS_MAX,

@@ -129,7 +129,7 @@ impl Session {
         server: &Arc<Server>,
         deadline: Instant,
     ) -> std::result::Result<(Line, Instant), Unanswered> {
-        if server.is_given_up() {
+        if server.is_suspect() {
             self.probe(server, deadline)?;
         }
         let over = Instant::now() + HOLDERS_WAIT_MAX;
@@ -149,7 +149,7 @@ impl Session {
         server: &Arc<Server>,
         until: Instant,
     ) -> std::result::Result<Line, Unanswered> {
-        if server.is_given_up() {
+        if server.is_suspect() {
             self.probe(server, until)?;
         }
         server.line(until, || None, || Ok(self.connect(server, until)?))

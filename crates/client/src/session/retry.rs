@@ -39,7 +39,7 @@ pub struct Remedy {
     /// Close the server's idle connections, which belong to its last incarnation, and count it as failing.
     pub drops_lines: bool,
     /// The server has to show a sign of life before any other request.
-    pub gives_up: bool,
+    pub suspects: bool,
     /// Ask for a newer map: the slot may have moved to another server, or its server may have come back at
     /// another address.
     pub looks: Option<Look>,
@@ -68,7 +68,7 @@ impl Failed {
         };
         Remedy {
             drops_lines: lost,
-            gives_up: lost && (self.kind == ErrorKind::TimedOut || Backoff::is_over(now, deadline)),
+            suspects: lost && (self.kind == ErrorKind::TimedOut || Backoff::is_over(now, deadline)),
             looks,
             confirms: self.from_server && self.kind == ErrorKind::Stale,
         }
@@ -213,9 +213,9 @@ mod tests {
 
     #[test]
     fn a_server_that_used_up_a_calls_time_has_to_show_a_sign_of_life() {
-        assert!(with_time(lost(ErrorKind::TimedOut), 10_000).gives_up);
-        assert!(with_time(lost(ErrorKind::HostDown), 0).gives_up);
-        assert!(!with_time(lost(ErrorKind::HostDown), 10_000).gives_up);
+        assert!(with_time(lost(ErrorKind::TimedOut), 10_000).suspects);
+        assert!(with_time(lost(ErrorKind::HostDown), 0).suspects);
+        assert!(!with_time(lost(ErrorKind::HostDown), 10_000).suspects);
     }
 
     #[test]

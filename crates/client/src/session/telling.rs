@@ -97,8 +97,8 @@ impl Session {
     }
 
     fn tell_one(self: &Arc<Session>, message: &Message, deadline: Instant) -> Result<Acknowledged> {
-        if let Message::GiveUp(kept) = message {
-            return self.tell_given_up(*kept, deadline);
+        if let Message::CancelChange(kept) = message {
+            return self.tell_cancelled_change(*kept, deadline);
         }
         let nobody = || Error::new(ErrorKind::Stale, "nobody stands on this session any more");
         self.above().ok_or_else(nobody)?.tell(message, deadline)

@@ -377,7 +377,7 @@ fn a_change_that_is_not_answered_in_time_is_in_doubt_until_its_slot_knows() {
     // Before any other change there.
     client.mkdir("/two", 0o755).unwrap();
     assert_eq!(*doubts.lock(), [(slot, Doubt::Begins), (slot, Doubt::Ends)]);
-    assert_eq!(pool.done(Kind::GiveUp), 1);
+    assert_eq!(pool.done(Kind::CancelChange), 1);
     client.stat("/two").unwrap();
 }
 

@@ -39,13 +39,13 @@ pub(crate) enum Cached {
     /// It has been answered.
     Answered(std::result::Result<Reply, ErrorBody>),
     /// It waits for deliveries, but no caller waits for it: if it has not been done, it never will be.
-    GivenUp,
+    Cancelled,
 }
 
 numbered_variants! { Cached:
     0 Waiting;
     1 Answered(body);
-    2 GivenUp;
+    2 Cancelled;
 }
 
 impl Cached {
@@ -53,7 +53,7 @@ impl Cached {
     fn bytes(&self) -> u64 {
         const EACH: usize = 64;
         let more = match self {
-            Cached::Waiting | Cached::GivenUp => 0,
+            Cached::Waiting | Cached::Cancelled => 0,
             Cached::Answered(Ok(reply)) => reply.heap_bytes(),
             Cached::Answered(Err(error)) => error.message.len(),
         };
@@ -127,16 +127,16 @@ impl Session {
     }
 
     /// A mutation is not done any more; which inode it had opened before.
-    pub(crate) fn give_up(&mut self, sequence: Sequence) -> Option<InodeId> {
+    pub(crate) fn cancel(&mut self, sequence: Sequence) -> Option<InodeId> {
         match self.replies.get(&sequence) {
             Some(Cached::Answered(Ok(Reply::Opened(opened)))) => Some(opened.info.attributes.inode),
             Some(Cached::Waiting) => {
-                self.remember(sequence, Cached::GivenUp);
+                self.remember(sequence, Cached::Cancelled);
                 None
             }
             Some(_) => None,
             None => {
-                self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&given_up()))));
+                self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&cancelled()))));
                 None
             }
         }
@@ -144,7 +144,7 @@ impl Session {
 
     /// A mutation waits for deliveries.
     pub(crate) fn wait(&mut self, sequence: Sequence) {
-        if self.replies.get(&sequence) != Some(&Cached::GivenUp) {
+        if self.replies.get(&sequence) != Some(&Cached::Cancelled) {
             self.remember(sequence, Cached::Waiting);
         }
     }
@@ -160,8 +160,8 @@ impl Session {
 
     /// A mutation had no effect; it may be repeated, unless it was cancelled.
     pub(crate) fn forget(&mut self, sequence: Sequence) {
-        if self.replies.get(&sequence) == Some(&Cached::GivenUp) {
-            return self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&given_up()))));
+        if self.replies.get(&sequence) == Some(&Cached::Cancelled) {
+            return self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&cancelled()))));
         }
         let before = self.replies.remove(&sequence);
         self.kept_bytes -= before.map_or(0, |before| before.bytes());
@@ -180,7 +180,7 @@ impl Session {
 }
 
 /// The answer to late copies of a cancelled mutation.
-pub(crate) fn given_up() -> Error {
+pub(crate) fn cancelled() -> Error {
     Error::new(ErrorKind::Stale, "the mutation was given up before it was done")
 }
 
@@ -190,14 +190,14 @@ mod tests {
 
     // SEMANTICS 138.4
     #[test]
-    fn what_was_given_up_while_it_waited_is_not_done_by_a_later_copy() {
+    fn what_was_cancelled_while_it_waited_is_not_done_by_a_later_copy() {
         let (session_id, sequence) = (SessionId([1; 16]), Sequence(1));
         let mut session = Session::default();
         assert_eq!(session.admit(session_id, sequence, sequence).unwrap(), None);
         session.wait(sequence);
-        assert_eq!(session.give_up(sequence), None);
+        assert_eq!(session.cancel(sequence), None);
         session.wait(sequence);
-        assert_eq!(session.admit(session_id, sequence, sequence).unwrap(), Some(&Cached::GivenUp));
+        assert_eq!(session.admit(session_id, sequence, sequence).unwrap(), Some(&Cached::Cancelled));
         // The other slot could not be reached.
         session.forget(sequence);
         let copy = session.admit(session_id, sequence, sequence).unwrap();

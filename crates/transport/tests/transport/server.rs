@@ -165,13 +165,13 @@ impl TestServer {
 
     /// Waits until so many connections have ended, and takes how.
     pub fn wait_for_ends(&self, count: usize) -> Vec<Option<Error>> {
-        let give_up = soon();
+        let deadline = soon();
         loop {
             let mut ends = self.shared.ends.lock();
             if ends.len() >= count {
                 return std::mem::take(&mut *ends);
             }
-            assert!(Instant::now() < give_up, "only {} of {count} connections have ended", ends.len());
+            assert!(Instant::now() < deadline, "only {} of {count} connections have ended", ends.len());
             drop(ends);
             std::thread::sleep(Duration::from_millis(1));
         }

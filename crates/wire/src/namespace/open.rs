@@ -117,21 +117,21 @@ impl Request for OpenEntry {
 /// Cancels an earlier mutation of the session in this slot: it is not done if it comes after this. For
 /// mutations that open an inode that the caller cannot name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GiveUp {
+pub struct CancelChange {
     /// Its number.
     pub sequence: Sequence,
 }
 
 /// What the mutation had come to before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GivenUp {
+pub struct ChangeCancelled {
     /// The inode that it has opened.
     pub opened: Option<InodeId>,
 }
 
-impl Request for GiveUp {
-    const KIND: Kind = Kind::GiveUp;
-    type Reply = GivenUp;
+impl Request for CancelChange {
+    const KIND: Kind = Kind::CancelChange;
+    type Reply = ChangeCancelled;
 }
 
 /// Opens an inode for the session: it lives until the session closes it.

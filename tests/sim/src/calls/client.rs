@@ -7,7 +7,7 @@ use ramlace_client::pure::{
 };
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::Layout;
-use ramlace_wire::namespace::{Create, GiveUp, LayoutWish};
+use ramlace_wire::namespace::{CancelChange, Create, LayoutWish};
 
 use super::server::{Does, Request};
 use super::{
@@ -27,12 +27,12 @@ struct Known {
     /// The process to which there is a connection.
     connection: Option<u64>,
     failing: bool,
-    given_up: bool,
+    suspect: bool,
 }
 
 enum What {
     Makes(Name),
-    GivesUp(Kept),
+    Cancels(Kept),
 }
 
 /// A call that is under way.
@@ -45,7 +45,7 @@ struct Call {
     /// The attempt's, and when it was sent.
     asked: Map,
     lost: bool,
-    /// The server was given up before: by which map it was asked, and since when.
+    /// The server was suspected before: by which map it was asked, and since when.
     met_silent: Option<(Map, u64)>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Client {
     map: Map,
     servers: [Known; SERVERS],
     call: Option<Call>,
-    /// The program's, while what was given up is told first: when it began.
+    /// The program's, while what was cancelled is told first: when it began.
     behind: Option<u64>,
     attempt: u64,
     names: u64,
@@ -116,7 +116,7 @@ impl Client {
 }
 
 impl Run {
-    /// A program makes a call: what was given up is told first.
+    /// A program makes a call: what was cancelled is told first.
     pub(super) fn calls(&mut self, client: usize) -> Result<(), String> {
         if self.agenda.now > TROUBLE_MILLIS + 5_000 {
             return Ok(());
@@ -130,7 +130,7 @@ impl Run {
 
     fn goes_on(&mut self, client: usize, began: u64) -> Result<(), String> {
         let of_client = &mut self.clients[client];
-        match of_client.owed.take_up(Subject::GivenUp(SLOT)) {
+        match of_client.owed.take_up(Subject::CancelledChanges(SLOT)) {
             TakenUp::ByCaller => {
                 of_client.behind = Some(began);
                 self.tells_next(client, began + u64::from(limits::DEADLINE_MILLIS_DEFAULT), None)
@@ -153,11 +153,11 @@ impl Run {
     fn tells_next(&mut self, client: usize, deadline: u64, round: Option<u64>) -> Result<(), String> {
         let (now, instant) = (self.agenda.now, self.agenda.instant());
         let of_client = &mut self.clients[client];
-        let subject = Subject::GivenUp(SLOT);
+        let subject = Subject::CancelledChanges(SLOT);
         match of_client.owed.next_of(subject, round) {
-            Some(Message::GiveUp(kept)) => {
+            Some(Message::CancelChange(kept)) => {
                 let own = of_client.sequences.take_beyond(SLOT).keep();
-                self.begins(client, What::GivesUp(kept), own, now, deadline)
+                self.begins(client, What::Cancels(kept), own, now, deadline)
             }
             Some(other) => Err(format!("{other:?} is owed, and nobody owes that")),
             None => {
@@ -181,8 +181,8 @@ impl Run {
         let backoff = Backoff::new(self.agenda.instant_of(deadline));
         let of_client = &mut self.clients[client];
         let asked = of_client.map;
-        let given_up = of_client.servers[asked.server].given_up;
-        let met_silent = given_up.then_some((asked, self.agenda.now));
+        let suspect = of_client.servers[asked.server].suspect;
+        let met_silent = suspect.then_some((asked, self.agenda.now));
         let call = Call { what, kept, began, deadline, backoff, asked, lost: false, met_silent };
         of_client.call = Some(call);
         of_client.attempt += 1;
@@ -190,7 +190,7 @@ impl Run {
         self.tries(client, attempt)
     }
 
-    /// An attempt begins: its server shows a sign of life if it was given up, and greets if there is no connection.
+    /// An attempt begins: its server shows a sign of life if it is suspected, and greets if there is no connection.
     pub(super) fn tries(&mut self, client: usize, attempt: u64) -> Result<(), String> {
         let now = self.agenda.now;
         let of_client = &mut self.clients[client];
@@ -208,10 +208,10 @@ impl Run {
         let (server, deadline) = (call.asked.server, call.deadline);
         let known = &mut of_client.servers[server];
         let does = self.servers[server].does;
-        if known.given_up && self.bug != CallBug::AsksWhomItGaveUp {
+        if known.suspect && self.bug != CallBug::AsksSuspects {
             let wait = match does {
                 Does::Serves => {
-                    (known.given_up, known.failing) = (false, false);
+                    (known.suspect, known.failing) = (false, false);
                     0
                 }
                 Does::Refuses => 1,
@@ -268,7 +268,7 @@ impl Run {
         let life = of_client.servers[server].connection.unwrap_or_default();
         let op = match &call.what {
             What::Makes(name) => create(name.clone()),
-            What::GivesUp(kept) => Op::GiveUp(GiveUp { sequence: kept.sequence }),
+            What::Cancels(kept) => Op::CancelChange(CancelChange { sequence: kept.sequence }),
         };
         let (sequence, outstanding) = (call.kept.sequence, of_client.sequences.outstanding_of(call.kept));
         let deadline = call.deadline;
@@ -301,7 +301,7 @@ impl Run {
         let known = &mut of_client.servers[call.asked.server];
         match told {
             Ok(reply) => {
-                (known.failing, known.given_up) = (false, false);
+                (known.failing, known.suspect) = (false, false);
                 self.ends(client, Ok(reply))
             }
             Err(error) => {
@@ -335,7 +335,7 @@ impl Run {
                 known.connection = None;
             }
         }
-        known.given_up |= remedy.gives_up;
+        known.suspect |= remedy.suspects;
         let deadline = call.deadline;
         let looks = remedy.looks.filter(|_| self.bug != CallBug::NeverLooks);
         let (wait, map) = match looks {
@@ -418,12 +418,12 @@ impl Run {
             // By a newer map it is asked once more.
             let still = call.asked == silent && server.does != Does::Serves && server.since < since;
             if still && now - since > SILENT_COSTS_MILLIS_MAX {
-                return Err(format!("client {client}: a server that was given up took {} ms", now - since));
+                return Err(format!("client {client}: a suspected server took {} ms", now - since));
             }
         }
         match call.what {
             What::Makes(name) => self.has_made(client, name, call.kept, call.lost, outcome),
-            What::GivesUp(kept) => self.has_given_up(client, kept, call.kept, call.deadline, outcome),
+            What::Cancels(kept) => self.has_cancelled(client, kept, call.kept, call.deadline, outcome),
         }
     }
 
@@ -451,8 +451,8 @@ impl Run {
                 self.tally.failed += 1;
                 if is_in_doubt(&error, lost) {
                     self.tally.doubted += 1;
-                    of_client.owed.owe(Message::GiveUp(kept), instant);
-                    Reported::GivenUp { sequence: kept.sequence, was_there: None }
+                    of_client.owed.owe(Message::CancelChange(kept), instant);
+                    Reported::Cancelled { sequence: kept.sequence, was_there: None }
                 } else {
                     of_client.sequences.release(kept);
                     Reported::No
@@ -465,7 +465,7 @@ impl Run {
         Ok(())
     }
 
-    fn has_given_up(
+    fn has_cancelled(
         &mut self,
         client: usize,
         kept: Kept,
@@ -478,29 +478,29 @@ impl Run {
         of_client.sequences.release(own);
         let error = outcome
             .err()
-            .filter(|error| is_unacknowledged(error) && self.bug != CallBug::GivesUpUnacknowledged);
+            .filter(|error| is_unacknowledged(error) && self.bug != CallBug::ForgetsUnacknowledgedCancels);
         if error.is_none() {
-            of_client.owed.acknowledged(Subject::GivenUp(SLOT));
+            of_client.owed.acknowledged(Subject::CancelledChanges(SLOT));
             of_client.sequences.release(kept);
             let is_it = |(of, _, told): &(usize, Name, Reported)| {
                 *of == client
-                    && matches!(told, Reported::GivenUp { sequence, .. } if *sequence == kept.sequence)
+                    && matches!(told, Reported::Cancelled { sequence, .. } if *sequence == kept.sequence)
             };
             let Some(at) = self.reported.iter().position(is_it) else {
-                return Err("something is given up that nobody did".into());
+                return Err("something is cancelled that nobody did".into());
             };
             let there = self.lookup(&self.reported[at].1).is_some();
-            if let Reported::GivenUp { was_there, .. } = &mut self.reported[at].2 {
+            if let Reported::Cancelled { was_there, .. } = &mut self.reported[at].2 {
                 *was_there = Some(there);
             }
             return self.tells_next(client, deadline, None);
         }
-        of_client.owed.put_down(Subject::GivenUp(SLOT), true, instant);
+        of_client.owed.put_down(Subject::CancelledChanges(SLOT), true, instant);
         if of_client.behind.take().is_some() {
             // The call that it was in the way of has asked nothing.
             self.tally.failed += 1;
             if self.gentle {
-                return Err(format!("client {client}: servers only restart, and nothing can be given up"));
+                return Err(format!("client {client}: servers only restart, and nothing can be cancelled"));
             }
             let pause = 1 + self.dice.roll(120);
             self.agenda.after(pause, Event::Calls(client));
@@ -514,7 +514,7 @@ impl Run {
         for (id, known) in self.clients[client].servers.iter_mut().enumerate() {
             let serves = self.servers[id].does == Does::Serves;
             known.failing = !serves;
-            known.given_up &= !serves;
+            known.suspect &= !serves;
         }
         self.clients[client].owed.note_signs_of_life(instant);
         self.agenda.after(limits::HEARTBEAT_MILLIS, Event::Beats(client));

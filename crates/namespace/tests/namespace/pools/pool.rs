@@ -363,8 +363,8 @@ impl Pool {
     fn note_silent_end(&mut self, walked: Option<Token>) {
         let Some(token) = walked else { return };
         // An earlier attempt of the same operation, which was aborted, may still be under way.
-        let given_up = |message: &Delivery| matches!(message, Delivery::Decide(decide) if !decide.commit);
-        if !self.open_deliveries_of(token).all(given_up) {
+        let is_abort = |message: &Delivery| matches!(message, Delivery::Decide(decide) if !decide.commit);
+        if !self.open_deliveries_of(token).all(is_abort) {
             return;
         }
         let Some(wish) = self.undecided.remove(&token) else { return };

@@ -2,7 +2,7 @@
 
 use ramlace_base::{ErrorKind, InodeId, Slot};
 use ramlace_namespace::Op;
-use ramlace_wire::namespace::{Close, GiveUp, Lookup};
+use ramlace_wire::namespace::{CancelChange, Close, Lookup};
 use ramlace_wire::{Kind, Request, Shows, encode_body};
 
 #[test]
@@ -22,6 +22,9 @@ fn every_change_that_a_client_may_ask_of_a_slot_is_a_command() {
 fn a_change_goes_to_the_slot_of_its_inode_or_to_the_one_that_was_named() {
     let close = Close { inode: InodeId::new(Slot(7), 9), modified: None };
     assert_eq!(Op::asked(Close::KIND, &encode_body(&close), Slot(1)), Ok((Slot(7), Op::Close(close))));
-    let give_up = GiveUp { sequence: ramlace_base::Sequence(3) };
-    assert_eq!(Op::asked(GiveUp::KIND, &encode_body(&give_up), Slot(1)), Ok((Slot(1), Op::GiveUp(give_up))));
+    let cancel = CancelChange { sequence: ramlace_base::Sequence(3) };
+    assert_eq!(
+        Op::asked(CancelChange::KIND, &encode_body(&cancel), Slot(1)),
+        Ok((Slot(1), Op::CancelChange(cancel)))
+    );
 }

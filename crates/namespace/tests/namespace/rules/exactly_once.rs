@@ -51,27 +51,27 @@ fn a_session_that_acknowledges_nothing_is_stopped() {
 }
 
 #[test]
-fn what_is_given_up_is_not_done_and_what_it_has_opened_is_told() {
+fn what_is_cancelled_is_not_done_and_what_it_has_opened_is_told() {
     let mut story = Story::new();
     let make = |text: &str| Op::Create(create(InodeId::ROOT, text, 1));
     let mut ask = |sequence, op| reply(&story.numbered(sequence, 1, op)).unwrap();
-    let give_up = |sequence| Op::GiveUp(wire::GiveUp { sequence: Sequence(sequence) });
+    let cancel = |sequence| Op::CancelChange(wire::CancelChange { sequence: Sequence(sequence) });
     let told = |answer| match answer {
-        Ok(Reply::GivenUp(wire::GivenUp { opened })) => opened,
+        Ok(Reply::ChangeCancelled(wire::ChangeCancelled { opened })) => opened,
         other => panic!("{other:?}"),
     };
     // It comes later than the news of its end.
-    assert_eq!(told(ask(6, give_up(5))), None);
+    assert_eq!(told(ask(6, cancel(5))), None);
     assert_eq!(ask(5, make("late")).unwrap_err().kind(), ErrorKind::Stale);
-    assert_eq!(told(ask(7, give_up(5))), None);
+    assert_eq!(told(ask(7, cancel(5))), None);
     // It came before: made, found, or refused.
     let made = opened(ask(8, make("f"))).info.attributes.inode;
-    assert_eq!(told(ask(9, give_up(8))), Some(made));
+    assert_eq!(told(ask(9, cancel(8))), Some(made));
     let find = |text| Op::OpenEntry(open_entry(InodeId::ROOT, text));
     assert_eq!(opened(ask(10, find("f"))).info.attributes.inode, made);
-    assert_eq!(told(ask(11, give_up(10))), Some(made));
+    assert_eq!(told(ask(11, cancel(10))), Some(made));
     assert_eq!(ask(12, find("nothing")).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(told(ask(13, give_up(12))), None);
+    assert_eq!(told(ask(13, cancel(12))), None);
     assert_eq!(story.state.inode_count(), 2);
 }
 

@@ -109,7 +109,7 @@ fn closing_and_the_end_of_a_session_give_everything_back() {
 }
 
 #[test]
-fn a_wait_that_is_given_up_is_over_or_a_lock() {
+fn a_wait_that_is_cancelled_is_over_or_a_lock() {
     let mut story = Story::new();
     let file = story.shared_file();
     story.set_lock(lock(file, 1, 0));

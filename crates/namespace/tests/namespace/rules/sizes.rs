@@ -166,14 +166,14 @@ fn a_closed_file_gives_back_its_tails_once() {
     let lane = LaneId { inode: file, lane: 0 };
     let Delivery::TrimLane(trim) = &story.sent[0].1 else { panic!("{:?}", story.sent) };
     assert_eq!((trim.lane, trim.slot), (lane, Slot(9)));
-    let (kept, given_up) = (story.sent[0].0, story.sent[1].0);
+    let (kept, abandoned) = (story.sent[0].0, story.sent[1].0);
     story.done(kept);
     let open = Op::Open(wire::Open { inode: file, read: true, write: false, run: false });
     story.ask(open.clone()).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 2, "nobody can have written");
     // Advice that could not be given is given after the next use.
-    story.server(Op::DeliveryUnreachable { delivery: given_up });
+    story.server(Op::DeliveryUnreachable { delivery: abandoned });
     assert_eq!(story.state.open_deliveries().count(), 0);
     story.ask(open).unwrap();
     story.ask(close(file)).unwrap();

@@ -185,7 +185,7 @@ messages! {
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, ExtendChunk, PunchChunk, GrantLane, GrantPassthrough, AllocateLane, CountLane, SeekLane;
     runs: ReadRuns, WriteRuns;
-    namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, GiveUp, BeginPassthrough, Close, Symlink, ReadLink,
+    namespace: Lookup, GetAttributes, GetAttributesMany, SetAttributes, Truncate, Create, Open, OpenEntry, CancelChange, BeginPassthrough, Close, Symlink, ReadLink,
         MakeDirectory, RemoveDirectory, Unlink, ReadDirectory, Extend, NoteMemory, ReserveAppend, FinishAppend, SetLayout,
         Rename, Link, MakeNode, CreateUnnamed, GetPartitions;
     walk: Walk;

@@ -538,8 +538,8 @@ fields! {
     PassthroughBegun { number, size }
     Open { inode, read, write, run }
     OpenEntry { parent, name, read, write }
-    GiveUp { sequence }
-    GivenUp { opened }
+    CancelChange { sequence }
+    ChangeCancelled { opened }
     Close { inode, modified }
     Symlink { parent, name, target }
     Made { attributes, parent }
