@@ -1,10 +1,10 @@
 //! Whether everything that a pool's servers hold fits together: a function of the facts that they report, page
 //! by page.
 //!
-//! Facts of a pool at work are of different moments: what one look finds may be an operation under way. Look
+//! Facts of a pool at work are of different moments: what one scan finds may be an operation under way. Scan
 //! twice and keep what both have found ([`Checked::keep_found_by`]).
 //!
-//! This file has the state of a look and takes the facts of slots, inodes and books; `check/` judges by
+//! This file has the state of a scan and takes the facts of slots, inodes and books; `check/` judges by
 //! subject.
 
 mod entries;
@@ -22,7 +22,7 @@ use ramlace_wire::{ClusterMap, FileKind};
 use crate::findings::{CheckCounts, Checked};
 use crate::kinds::FindingKind;
 
-/// One look at a pool. First all slots and inodes, then entries, lanes and books, in any order.
+/// One scan of a pool. First all slots and inodes, then entries, lanes and books, in any order.
 pub struct Check<'map> {
     map: &'map ClusterMap,
     /// Of these, paths are remembered.
@@ -62,7 +62,7 @@ struct KnownDirectory {
 }
 
 impl Check<'_> {
-    /// Begins. For `suspects`, which an earlier look has found, paths are reported.
+    /// Begins. For `suspects`, which an earlier scan has found, paths are reported.
     #[must_use]
     pub fn new(map: &ClusterMap, suspects: BTreeSet<InodeId>) -> Check<'_> {
         Check {

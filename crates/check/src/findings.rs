@@ -1,4 +1,4 @@
-//! The result of a look: findings, and counts of what was examined.
+//! The result of a scan: findings, and counts of what was examined.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ impl Finding {
     }
 }
 
-/// The result of a look.
+/// The result of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
     /// How much was examined.
@@ -47,7 +47,7 @@ pub struct Checked {
     pub further_findings: u64,
 }
 
-/// Findings of one look that are reported one by one.
+/// Findings of one scan that are reported one by one.
 pub const FINDINGS_MAX: usize = 10_000;
 
 /// How much was examined, and what is under way.
@@ -95,7 +95,7 @@ impl Checked {
         lanes.into_iter().collect()
     }
 
-    /// Keeps what another look has found too.
+    /// Keeps what another scan has found too.
     pub fn keep_found_by(&mut self, other: &Checked) {
         let mut known: Vec<(FindingKind, ServerId, Option<InodeId>, &str)> = other
             .findings

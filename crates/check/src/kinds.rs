@@ -31,7 +31,7 @@ kinds! {
     EntryLeadsNowhere = "entry-leads-nowhere", "what it led to is gone; remove the name with 'ramlace rm'";
     /// An entry is in a directory that is not there.
     EntryOfNoDirectory = "entry-of-no-directory", "nothing can reach it";
-    /// An entry lies where a look-up does not find it.
+    /// An entry lies where a lookup does not find it.
     EntryMisplaced = "entry-misplaced", "copy the directory's other files out and remove it";
     /// A directory has a name twice.
     NameTwice = "name-twice", "copy the directory's other files out and remove it";

@@ -6,13 +6,13 @@
 //! other; what it finds goes to the caller as [`Checked`]. [`check_and_repair`] has the servers mend what they
 //! can, which decide by themselves, and checks again. Sentences and JSON are the command's.
 //!
-//! From below: `kinds` and `findings` are the vocabulary; [`Check`] and the files in `check/` are one look; `reading` brings the
-//! look its pages; `looks` looks again until operations under way have ended; `repair` asks servers to mend.
+//! From below: `kinds` and `findings` are the vocabulary; [`Check`] and the files in `check/` are one scan; `reading` brings the
+//! scan its pages; `scans` repeats it until operations under way have ended; `repair` asks servers to mend.
 //!
 //! What the shell must provide: [`Servers`], that is how servers are asked, and how time passes between two
-//! looks.
+//! scans.
 //!
-//! Invariant: `check` does no I/O, reads no clock, and reports only what every look has found; a program that
+//! Invariant: `check` does no I/O, reads no clock, and reports only what every scan has found; a program that
 //! only uses a pool links nothing of it.
 #![forbid(unsafe_code)]
 // Pure: this crate's `clippy.toml` says what may not be called or used here.
@@ -21,14 +21,14 @@
 mod check;
 mod findings;
 mod kinds;
-mod looks;
 mod reading;
 mod repair;
+mod scans;
 mod servers;
 
 pub use check::Check;
 pub use findings::{CheckCounts, Checked, FINDINGS_MAX, Finding};
 pub use kinds::FindingKind;
-pub use looks::check_pool;
 pub use repair::{Repaired, check_and_repair};
+pub use scans::check_pool;
 pub use servers::{LostStores, Servers};

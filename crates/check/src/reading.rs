@@ -1,4 +1,4 @@
-//! One look: reads what each server holds, page by page, and hands it to [`Check`].
+//! One scan: reads what each server holds, page by page, and gives it to [`Check`].
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::check::Check;
 use crate::findings::{CheckCounts, Checked};
 use crate::servers::{LostStores, Servers, pages, serving};
 
-/// Looks at all servers once. For `suspects`, paths are reported; `progress` is called with how far it has
+/// Scans all servers once. For `suspects`, paths are reported; `progress` is called with how far it has
 /// come, after each page.
 ///
 /// Errors: `Retry` when slots changed hands meanwhile; what [`Servers::ask`] says.
-pub(crate) fn look(
+pub(crate) fn scan(
     servers: &impl Servers,
     suspects: BTreeSet<InodeId>,
     lost: &[LostStores],

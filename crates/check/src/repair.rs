@@ -8,7 +8,7 @@ use ramlace_wire::check::Trouble;
 use ramlace_wire::mend::{Mend, MendLanes};
 
 use crate::findings::{CheckCounts, Checked};
-use crate::looks::check_pool;
+use crate::scans::check_pool;
 use crate::servers::{LostStores, Servers, pages, serving};
 
 /// What a check with repair has come to.

@@ -91,7 +91,7 @@ impl OnSession for Client {
             Message::CloseOpened(inode) => self.tell_closed(*inode, true, deadline),
             Message::Times(inode) => self.tell_times(*inode, deadline),
             Message::EndRecalls(server) => self.tell_recalls_ended(*server, deadline),
-            Message::LookForCycle(wait) => self.look_for_cycle(*wait, deadline),
+            Message::FindCycle(wait) => self.find_cycle(*wait, deadline),
             // The session handles it itself.
             Message::CancelChange(_) => Ok(Acknowledged::Yes),
         }

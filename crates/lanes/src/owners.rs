@@ -37,7 +37,7 @@ const STRICT_RUNS_RELEASED: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// To read them once.
-    Look,
+    Read,
     /// To cache pages of them, into which programs may store what they publish later.
     Share,
     /// To keep pages of them on a strict mount, where no program stores into them.
@@ -425,7 +425,7 @@ impl DataLeases {
         match wish {
             Wish::Share => own.next().is_some() && !self.is_owned_by_others(place, session, pages),
             Wish::Strict | Wish::Own => self.owners.owns(place, session, pages) && own.next().is_none(),
-            Wish::Look | Wish::Change | Wish::Through => false,
+            Wish::Read | Wish::Change | Wish::Through => false,
         }
     }
 

@@ -448,7 +448,7 @@ fn it_is_told_who_has_what_and_who_waits_for_whom() {
     let many = ByteRange { start: 0, end: 8 * PAGE_BYTES };
     assert!(claim(&mut leases, &Asked { range: many, ..own(0, 0, 1) }).0);
     assert!(!claim(&mut leases, &own(1, 3, 1)).0);
-    assert!(!claim(&mut leases, &World::asked(LIBRARY, 3, Wish::Look, 1)).0);
+    assert!(!claim(&mut leases, &World::asked(LIBRARY, 3, Wish::Read, 1)).0);
     let held = leases.held(None);
     assert_eq!((held.len(), held[0].place), (1, FILE));
     let has = held[0].holders[&session(0)];

@@ -77,7 +77,7 @@ impl Server {
 
 fn waits_to(wish: Wish) -> WaitsTo {
     match wish {
-        Wish::Look => WaitsTo::Look,
+        Wish::Read => WaitsTo::Look,
         Wish::Share => WaitsTo::Share,
         Wish::Strict => WaitsTo::Read,
         Wish::Own => WaitsTo::Own,

@@ -88,7 +88,7 @@ impl Server {
 /// What a read claims.
 pub fn wish_of(keep: Keep) -> Wish {
     match keep {
-        Keep::No => Wish::Look,
+        Keep::No => Wish::Read,
         Keep::Share => Wish::Share,
         Keep::Strict => Wish::Strict,
         Keep::Own => Wish::Own,

@@ -28,7 +28,7 @@ impl Server {
     /// Many runs of a lane.
     pub async fn read_runs(self: &Rc<Self>, header: &Call, request: ReadRuns) -> Outcome<Answer> {
         let (target, reach) = (request.target, request.runs.reach());
-        let mut claiming = self.claim(header, place_of(target.lane), reach.hull, Wish::Look);
+        let mut claiming = self.claim(header, place_of(target.lane), reach.hull, Wish::Read);
         let map = loop {
             let map = self.admit_slot(header, target.slot).await?;
             self.admit_lane(&target, Purpose::Read).await?;

@@ -21,7 +21,7 @@ const CREDIT_MAX: u32 = 4;
 /// Polls from one that counts how often the core was given away to the next that does.
 const COUNT_EVERY: u32 = 32;
 /// After this many counted polls in a row that needed the core to be given away, it counts as shared.
-const SHARED_LOOKS: u32 = 3;
+const SHARED_POLLS: u32 = 3;
 /// Waits that then sleep at once, before polling begins again.
 const SHARED_WAITS: u32 = 256;
 
@@ -33,7 +33,7 @@ pub(crate) struct Spin {
     /// Polls until the next that counts.
     uncounted: Cell<u32>,
     /// Counted polls in a row that needed the core to be given away.
-    shared_looks: Cell<u32>,
+    shared_polls: Cell<u32>,
     /// Waits that are still to sleep at once, since the core is shared.
     shared_waits: Cell<u32>,
 }
@@ -57,19 +57,19 @@ impl Spin {
 
     /// Whether this poll counts; after one that needed it, the next one does, too.
     fn counts(&self) -> bool {
-        let counts = self.uncounted.get() == 0 || self.shared_looks.get() > 0;
+        let counts = self.uncounted.get() == 0 || self.shared_polls.get() > 0;
         self.uncounted.set(if counts { COUNT_EVERY } else { self.uncounted.get() - 1 });
         counts
     }
 
     /// A counting poll has succeeded.
     fn note_switches(&self, count: u64) {
-        let looks = if count == 0 { 0 } else { self.shared_looks.get() + 1 };
-        if looks < SHARED_LOOKS {
-            self.shared_looks.set(looks);
+        let polls = if count == 0 { 0 } else { self.shared_polls.get() + 1 };
+        if polls < SHARED_POLLS {
+            self.shared_polls.set(polls);
         } else {
             // The next poll decides whether polling continues.
-            self.shared_looks.set(SHARED_LOOKS - 1);
+            self.shared_polls.set(SHARED_POLLS - 1);
             self.shared_waits.set(SHARED_WAITS);
         }
     }
@@ -119,23 +119,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_in_vain_end_the_looking_but_for_a_trial() {
+    fn waits_in_vain_end_the_polling_but_for_a_trial() {
         let spin = Spin::default();
-        let looks = || {
+        let polls = || {
             spin.begin().is_some_and(|spinning| {
                 while spinning.again() {}
                 true
             })
         };
-        assert_eq!((0..=TRIAL_EVERY).filter(|_| looks()).count(), 1);
+        assert_eq!((0..=TRIAL_EVERY).filter(|_| polls()).count(), 1);
         for _ in 0..2 * TRIAL_EVERY {
             if let Some(spinning) = spin.begin() {
                 spinning.found();
             }
         }
         spin.shared_waits.set(0);
-        let looked = (0..TRIAL_EVERY).filter(|_| looks()).count();
-        assert_eq!(looked as u32, CREDIT_MAX);
+        let polled = (0..TRIAL_EVERY).filter(|_| polls()).count();
+        assert_eq!(polled as u32, CREDIT_MAX);
     }
 
     #[test]
@@ -145,9 +145,9 @@ mod tests {
         // One that needed it is no sign; several in a row are.
         spin.note_switches(1);
         spin.note_switches(0);
-        (0..SHARED_LOOKS - 1).for_each(|_| spin.note_switches(2));
+        (0..SHARED_POLLS - 1).for_each(|_| spin.note_switches(2));
         assert_eq!(sleeps(), 0);
-        (0..SHARED_LOOKS).for_each(|_| spin.note_switches(1));
+        (0..SHARED_POLLS).for_each(|_| spin.note_switches(1));
         assert_eq!(sleeps(), SHARED_WAITS);
         assert!(spin.begin().is_some_and(|spinning| spinning.switches.is_some()), "it is looked at again");
         spin.note_switches(1);

@@ -40,7 +40,7 @@ pub enum CallBug {
     /// A server that left a call unanswered is asked for no sign of life.
     AsksSuspects,
     /// Nobody is asked for a newer map.
-    NeverLooks,
+    NeverAsksForMap,
     /// Pauses are made also where there is no time for another attempt.
     PausesForEver,
     /// Each attempt has the whole time.
@@ -59,7 +59,7 @@ impl CallBug {
         CallBug::RetriesWithANewNumber,
         CallBug::KeepsDeadConnections,
         CallBug::AsksSuspects,
-        CallBug::NeverLooks,
+        CallBug::NeverAsksForMap,
         CallBug::PausesForEver,
         CallBug::RenewsDeadlines,
         CallBug::ForgetsLostAnswers,
@@ -280,7 +280,9 @@ impl Run {
                 Reported::Cancelled { was_there: Some(was), .. } if there.is_some() != *was => {
                     return error("was cancelled when it was otherwise");
                 }
-                Reported::Cancelled { was_there: None, .. } => return error("was cancelled, and nobody knew"),
+                Reported::Cancelled { was_there: None, .. } => {
+                    return error("was cancelled, and nobody knew");
+                }
                 _ => {}
             }
         }

@@ -110,7 +110,7 @@ tally! {
 /// A request, with what its session says of itself.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
-    Look { inode: InodeId },
+    Read { inode: InodeId },
     Change { inode: InodeId },
     Renew,
     Listen { connection: u64, acknowledged: u64, life: u64 },

@@ -97,8 +97,8 @@ pub enum Message {
 
 enum Event {
     Arrives(Message),
-    /// A client looks whether it was answered.
-    Looks {
+    /// A client polls whether it was answered.
+    Polls {
         client: usize,
         sequence: Sequence,
     },
@@ -240,7 +240,7 @@ impl World {
         }
         match event {
             Event::Arrives(message) => self.arrive(message)?,
-            Event::Looks { client, sequence } => self.look(client, sequence),
+            Event::Polls { client, sequence } => self.poll(client, sequence),
             Event::Delivers(server) => {
                 self.deliver(server);
                 self.at(PATIENCE, Event::Delivers(server));
@@ -299,8 +299,8 @@ impl World {
         owed.into_iter().for_each(|message| self.send(message));
     }
 
-    /// A client looks whether it was answered, and asks again.
-    fn look(&mut self, client: usize, sequence: Sequence) {
+    /// A client polls whether it was answered, and asks again.
+    fn poll(&mut self, client: usize, sequence: Sequence) {
         let Some(asked) = self.clients[client].under_way(sequence) else { return };
         let message =
             if self.bug == Bug::RetriesWithANewNumber { self.clients[client].renumber() } else { asked };
@@ -313,7 +313,7 @@ impl World {
         }
         let sequence = self.clients[client].sequence();
         self.send(message);
-        self.at(PATIENCE, Event::Looks { client, sequence });
+        self.at(PATIENCE, Event::Polls { client, sequence });
     }
 
     /// Writes a record of a slot whose server is there, and sends what follows from it; what a peer is answered.

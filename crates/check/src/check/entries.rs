@@ -2,7 +2,7 @@
 //! once.
 //!
 //! They come when all inodes are known, page by page in the order of their places. What they add up to (links,
-//! paths, directories inside each other) is collected during a look (one pass of the check) and judged when it
+//! paths, directories inside each other) is collected during a scan and judged when it
 //! ends.
 
 use ramlace_base::{InodeId, Name, ServerId};

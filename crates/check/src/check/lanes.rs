@@ -1,6 +1,6 @@
 //! Lanes: whether each belongs to a file, lies where the file's layout says, is as old as the file, and takes what it needs.
 //!
-//! They come when all inodes are known. Lanes that should be there and are not are reported when the look ends.
+//! They come when all inodes are known. Lanes that should be there and are not are reported when the scan ends.
 
 use ramlace_base::{LaneId, ServerId, limits};
 use ramlace_layout::{lane_length, lane_slot};

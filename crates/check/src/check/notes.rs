@@ -1,4 +1,4 @@
-//! How a look notes what it finds: the first findings up to a limit, with a path to each where one is known.
+//! How a scan notes what it finds: the first findings up to a limit, with a path to each where one is known.
 
 use ramlace_base::{InodeId, LaneId, Name, ServerId};
 use ramlace_wire::check::EntryFacts;

@@ -1,11 +1,11 @@
-//! Which requests servers get, how often, and what is kept of several looks.
+//! Which requests servers get, how often, and what is kept of several scans.
 
 use ramlace_base::{ErrorKind, InodeId, LaneId, ServerId, Slot, limits};
 use ramlace_check::{CheckCounts, FindingKind, check_and_repair, check_pool};
 use ramlace_wire::Kind;
 use ramlace_wire::check::{Trouble, TroubleKind};
 
-use crate::facts::{good, id, lane, look};
+use crate::facts::{good, id, lane, scan};
 use crate::servers::Fakes;
 
 fn trouble(kind: TroubleKind, text: &str) -> Trouble {
@@ -19,7 +19,7 @@ fn a_clean_pool_is_read_once_and_to_the_last_page() {
     let checked = check_pool(&servers, &[], |counts| told.push(*counts)).unwrap();
     assert_eq!(checked.findings, []);
     assert_eq!((servers.waits.get(), servers.maps.get()), (0, 2));
-    let whole = look(&good()).counts;
+    let whole = scan(&good()).counts;
     // Inodes without a name are counted in the end.
     assert_eq!(checked.counts, whole);
     assert_eq!(told.last().unwrap().lanes, whole.lanes);
@@ -30,7 +30,7 @@ fn a_clean_pool_is_read_once_and_to_the_last_page() {
 }
 
 #[test]
-fn what_only_one_look_has_found_was_under_way() {
+fn what_only_one_scan_has_found_was_under_way() {
     let mut facts = good();
     facts.lanes[1].1.generation = None;
     let mut servers = Fakes::new(facts);
@@ -40,7 +40,7 @@ fn what_only_one_look_has_found_was_under_way() {
 }
 
 #[test]
-fn what_four_looks_have_found_is_told_with_its_path() {
+fn what_four_scans_have_found_is_told_with_its_path() {
     let mut facts = good();
     facts.lanes[1].1.generation = None;
     let servers = Fakes::new(facts);
@@ -51,7 +51,7 @@ fn what_four_looks_have_found_is_told_with_its_path() {
 }
 
 #[test]
-fn stores_that_mounts_have_lost_need_no_second_look() {
+fn stores_that_mounts_have_lost_need_no_second_scan() {
     let servers = Fakes::new(good());
     let lost = [(id(1, 1), "some bytes".to_owned())];
     let checked = check_pool(&servers, &lost, |_| {}).unwrap();
@@ -61,7 +61,7 @@ fn stores_that_mounts_have_lost_need_no_second_look() {
 }
 
 #[test]
-fn a_look_while_slots_change_hands_is_no_look() {
+fn a_scan_while_slots_change_hands_is_no_scan() {
     let mut servers = Fakes::new(good());
     servers.restless = true;
     assert_eq!(check_pool(&servers, &[], |_| {}).unwrap_err().kind(), ErrorKind::Retry);
@@ -106,7 +106,7 @@ fn lanes_are_mended_in_pieces_from_where_the_server_has_stopped_and_looked_at_an
     assert_eq!(mended, leaked().iter().map(|lane| Some(lane.inode)).collect::<Vec<_>>());
     let asked: Vec<usize> = servers.lanes_asked.borrow().iter().map(Vec::len).collect();
     assert_eq!(asked, [limits::MEND_LANES_MAX, limits::MEND_LANES_MAX / 2]);
-    assert_eq!(repaired.checked.findings, [], "of the look after the repair");
+    assert_eq!(repaired.checked.findings, [], "of the scan after the repair");
 }
 
 #[test]
@@ -125,11 +125,11 @@ fn a_repair_that_ends_early_tells_what_it_has_mended_and_what_was_found_before()
 }
 
 #[test]
-fn a_repair_that_mends_nothing_is_followed_by_no_look() {
+fn a_repair_that_mends_nothing_is_followed_by_no_scan() {
     let servers = Fakes::new(good());
     let repaired = check_and_repair(&servers, &[], |_| {}).unwrap();
     repaired.ended.unwrap();
     assert!(repaired.mended.is_empty());
-    // Two for the look, one for the repair.
+    // Two for the scan, one for the repair.
     assert_eq!(servers.maps.get(), 3);
 }

@@ -5,20 +5,20 @@ use ramlace_check::{Check, FindingKind};
 use ramlace_wire::check::{Trouble, TroubleKind};
 use ramlace_wire::{Chain, FileKind};
 
-use crate::facts::{Facts, PAGE, ROOT, UNIT, directory, entry, good, id, lane, look, server_of};
+use crate::facts::{Facts, PAGE, ROOT, UNIT, directory, entry, good, id, lane, scan, server_of};
 
 /// What is found when the good state is damaged so.
 fn found(damage: impl FnOnce(&mut Facts)) -> Vec<FindingKind> {
     let mut facts = good();
     damage(&mut facts);
-    let mut kinds: Vec<FindingKind> = look(&facts).findings.iter().map(|finding| finding.kind).collect();
+    let mut kinds: Vec<FindingKind> = scan(&facts).findings.iter().map(|finding| finding.kind).collect();
     kinds.sort();
     kinds
 }
 
 #[test]
 fn a_good_pool_is_clean_and_is_counted() {
-    let checked = look(&good());
+    let checked = scan(&good());
     assert_eq!(checked.findings, []);
     let counts = checked.counts;
     assert_eq!((counts.servers, counts.slots, counts.inodes, counts.entries, counts.lanes), (2, 4, 6, 5, 3));
@@ -126,7 +126,7 @@ fn stores_that_a_mount_has_lost_are_told_with_their_path_and_those_of_files_that
 fn bytes_of_writes_that_were_never_completed_are_counted_and_no_damage() {
     let mut facts = good();
     facts.lanes[1].1 = lane(id(1, 1), 1, 5 * PAGE);
-    let checked = look(&facts);
+    let checked = scan(&facts);
     assert_eq!(checked.findings, []);
     assert_eq!((checked.counts.lanes_beyond_end, checked.counts.bytes_beyond_end), (1, 5 * PAGE - 100));
 }
@@ -138,7 +138,7 @@ fn bytes_far_behind_the_end_are_counted_as_far_as_numbers_go() {
     let far = lane(id(1, 1), 1, 1 << 62);
     let server = facts.lanes[1].0;
     facts.lanes.extend((0..8).map(|_| (server, far)));
-    let checked = look(&facts);
+    let checked = scan(&facts);
     assert_eq!((checked.counts.lanes_beyond_end, checked.counts.bytes_beyond_end), (8, u64::MAX));
 }
 
@@ -172,7 +172,7 @@ fn what_was_lost_with_a_server_is_told_as_such() {
     facts.entries.retain(|entry| entry.directory == ROOT);
     facts.lanes.retain(|(server, _)| *server == ServerId(0));
     facts.stores.truncate(1);
-    let checked = look(&facts);
+    let checked = scan(&facts);
     let kinds: Vec<FindingKind> = checked.findings.iter().map(|finding| finding.kind).collect();
     assert!(kinds.contains(&FindingKind::EntryLeadsNowhere) && kinds.contains(&FindingKind::LaneLeaked));
     assert!(checked.findings.iter().all(|finding| finding.lost_with_server), "{:?}", checked.findings);
@@ -183,24 +183,24 @@ fn what_was_lost_with_a_server_is_told_as_such() {
     facts.map.chains[3] = Chain { servers: vec![ServerId(0)], complete_since: Epoch(2) };
     facts.slots.remove(3);
     facts.lanes.remove(1);
-    let checked = look(&facts);
+    let checked = scan(&facts);
     assert_eq!(checked.findings.len(), 1, "{:?}", checked.findings);
     assert_eq!(checked.findings[0].kind, FindingKind::BytesLost);
     assert!(checked.findings[0].lost_with_server);
 }
 
 #[test]
-fn findings_have_paths_and_two_looks_keep_what_both_have_found() {
+fn findings_have_paths_and_two_scans_keep_what_both_have_found() {
     let mut facts = good();
     facts.lanes[1].1.generation = None;
-    let first = look(&facts);
+    let first = scan(&facts);
     assert_eq!(first.findings[0].path.as_deref(), Some(&b"/a/f"[..]));
     assert_eq!(first.findings[0].server, ServerId(1));
     facts.lanes[0].1.generation = None;
-    let mut second = look(&facts);
+    let mut second = scan(&facts);
     assert_eq!(second.findings.len(), 2);
     second.keep_found_by(&first);
     assert_eq!(second.findings, first.findings);
-    second.keep_found_by(&look(&good()));
+    second.keep_found_by(&scan(&good()));
     assert_eq!(second.findings, []);
 }

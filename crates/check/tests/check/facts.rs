@@ -139,7 +139,7 @@ pub fn good() -> Facts {
     }
 }
 
-pub fn look(facts: &Facts) -> Checked {
+pub fn scan(facts: &Facts) -> Checked {
     let mut check = Check::new(&facts.map, facts.inodes.iter().map(|facts| facts.inode).collect());
     facts.slots.iter().for_each(|slot| check.slot(server_of(slot.slot.0), slot));
     facts.inodes.iter().for_each(|inode| check.inode(server_of(inode.inode.slot().0), inode));

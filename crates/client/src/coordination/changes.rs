@@ -58,7 +58,7 @@ struct Places {
 }
 
 /// The result of asking all places once.
-enum Look {
+enum Compared {
     Changed,
     Same,
 }
@@ -114,11 +114,11 @@ impl File {
         let mut waits = false;
         loop {
             match self.look(handle, &mut version, Some(&waiter)) {
-                Ok(Look::Changed) => {
+                Ok(Compared::Changed) => {
                     self.end_watches(handle, &version, &waiter, None);
                     return Ok(version);
                 }
-                Ok(Look::Same) => waits = true,
+                Ok(Compared::Same) => waits = true,
                 // The server restarts, or its slot moves to another server.
                 Err(error) if waits && is_unacknowledged(&error) => waiter.ask_later(),
                 Err(error) => {
@@ -152,7 +152,7 @@ impl File {
         handle: &Handle,
         version: &mut ChangeVersion,
         waiter: Option<&Waiter<'_>>,
-    ) -> Result<Look> {
+    ) -> Result<Compared> {
         let range = version.range;
         let (look, looked) = self.with_size(handle, |known| {
             // A retry after a truncation begins with the old numbers.
@@ -170,7 +170,7 @@ impl File {
                 }
             }
             if changed && !version.lanes.is_empty() {
-                return Ok((Look::Changed, version));
+                return Ok((Compared::Changed, version));
             }
             let fresh = version.lanes.len() != places.lanes.len();
             if fresh {
@@ -200,7 +200,7 @@ impl File {
                     break;
                 }
             }
-            Ok((if changed { Look::Changed } else { Look::Same }, version))
+            Ok((if changed { Compared::Changed } else { Compared::Same }, version))
         })?;
         *version = looked;
         Ok(look)

@@ -11,7 +11,7 @@ use ramlace_wire::locks::{
 };
 
 use crate::client::Client;
-use crate::coordination::waits::{Asked, Look, OnEnd};
+use crate::coordination::waits::{Asked, OnEnd, Search};
 use crate::session::owed::{Acknowledged, Message, Subject};
 use crate::session::retry::is_unacknowledged;
 
@@ -64,7 +64,7 @@ impl Client {
             }
         }
         if request.detects {
-            self.owe(Message::LookForCycle(request.wait));
+            self.owe(Message::FindCycle(request.wait));
         }
         match self.listen_to(request.inode.slot()) {
             Ok(()) => Ok(Waited::Waiting(request.wait)),
@@ -87,11 +87,11 @@ impl Client {
 
     /// A wait has lasted for long: asks whether it closes a cycle (a deadlock). Of several waits that close
     /// the same cycle only the one that is asked about first is refused.
-    pub(crate) fn look_for_cycle(self: &Arc<Client>, wait: u64, deadline: Instant) -> Result<Acknowledged> {
-        let request = match self.waits.begin_look(wait, Instant::now()) {
-            Look::Over => return Ok(Acknowledged::Yes),
-            Look::Later => return Ok(Acknowledged::NotYet),
-            Look::Now(request) => request,
+    pub(crate) fn find_cycle(self: &Arc<Client>, wait: u64, deadline: Instant) -> Result<Acknowledged> {
+        let request = match self.waits.begin_search(wait, Instant::now()) {
+            Search::Over => return Ok(Acknowledged::Yes),
+            Search::Later => return Ok(Acknowledged::NotYet),
+            Search::Now(request) => request,
         };
         let SetLock { inode, owner, .. } = request;
         let answer = self.ask(InodeId::ROOT.slot(), &FindDeadlock { inode, wait, owner }, deadline);

@@ -18,10 +18,10 @@ use crate::coordination::parked::Parked;
 pub(crate) type OnEnd = Box<dyn FnOnce(Result<LockedFile>) + Send>;
 
 /// A wait that lasts longer than this may be part of a deadlock; most are over sooner.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const SEARCH_AFTER: Duration = Duration::from_secs(1);
 /// The longest pause before the search for a deadlock is repeated. The server that searches may have
 /// restarted, and have lost the waits that it knew: so it is asked again, after growing pauses.
-const LOOK_PAUSE_MAX: Duration = Duration::from_secs(60);
+const SEARCH_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Owners of library locks have this bit set; a mount's owners are the kernel's.
 const LIBRARY_OWNER: u64 = 1 << 63;
@@ -36,8 +36,8 @@ struct Wait {
     /// It was granted while a thread was asking.
     granted: Option<LockedFile>,
     /// When a server shall search for a cycle that it closes, and the pause before the next search.
-    look_at: Instant,
-    look_pause: Duration,
+    search_at: Instant,
+    search_pause: Duration,
 }
 
 #[derive(Default)]
@@ -76,7 +76,7 @@ pub(crate) enum Asked {
 
 /// Whether to search now for a cycle that a wait closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Search {
     /// The wait is over.
     Over,
     /// It has not lasted long enough, or a thread asks about it.
@@ -111,8 +111,8 @@ impl Waits {
             asking: true,
             again: false,
             granted: None,
-            look_at: Instant::now() + LOOK_AFTER,
-            look_pause: LOOK_AFTER,
+            search_at: Instant::now() + SEARCH_AFTER,
+            search_pause: SEARCH_AFTER,
         };
         state.waiting.insert(request.wait, wait);
         Ok(request)
@@ -167,16 +167,16 @@ impl Waits {
 
     /// Whether a server shall search now for a cycle that this wait closes; if so, no other thread asks about
     /// the wait meanwhile.
-    pub(crate) fn begin_look(&self, wait: u64, now: Instant) -> Look {
+    pub(crate) fn begin_search(&self, wait: u64, now: Instant) -> Search {
         let mut state = self.lock();
-        let Some(entry) = state.waiting.get_mut(&wait) else { return Look::Over };
-        if entry.asking || now < entry.look_at {
-            return Look::Later;
+        let Some(entry) = state.waiting.get_mut(&wait) else { return Search::Over };
+        if entry.asking || now < entry.search_at {
+            return Search::Later;
         }
         entry.asking = true;
-        entry.look_pause = (entry.look_pause * 2).min(LOOK_PAUSE_MAX);
-        entry.look_at = now + entry.look_pause;
-        Look::Now(entry.request)
+        entry.search_pause = (entry.search_pause * 2).min(SEARCH_PAUSE_MAX);
+        entry.search_at = now + entry.search_pause;
+        Search::Now(entry.request)
     }
 
     /// An event: the lock is granted. If the wait is not in the table, it was cancelled, and its home is told

@@ -9,7 +9,7 @@ use ramlace_wire::ClusterMap;
 use crate::backoff::Backoff;
 use crate::session::Session;
 use crate::session::lines::{Server, Unanswered};
-use crate::session::retry::{Failed, Judged, Look, OnRetry, Verdict};
+use crate::session::retry::{Failed, Judged, MapAsked, OnRetry, Verdict};
 
 impl Session {
     /// Judges a request without a reply: does what makes another attempt promising, and returns what becomes
@@ -54,10 +54,10 @@ impl Session {
         if remedy.suspects {
             server.suspect();
         }
-        let newest = match remedy.looks {
+        let newest = match remedy.asks_for_map {
             None => None,
-            Some(Look::Anybody) => Some(self.refresh_map(deadline)?),
-            Some(Look::AnybodyElse) => Some(self.refresh_map_without(Some(server.id), deadline)?),
+            Some(MapAsked::Anybody) => Some(self.refresh_map(deadline)?),
+            Some(MapAsked::AnybodyElse) => Some(self.refresh_map_without(Some(server.id), deadline)?),
         };
         if remedy.confirms {
             self.confirm(server)?;

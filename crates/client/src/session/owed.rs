@@ -80,7 +80,7 @@ pub enum Message {
     EndRecalls(ServerId),
     /// A wait for a lock goes on: the server of slot 0 is asked whether it closes a cycle, for as long as it
     /// lasts.
-    LookForCycle(u64),
+    FindCycle(u64),
 }
 
 /// The outcome of a message whose home answered.
@@ -111,7 +111,7 @@ impl Message {
             Message::Close(inode) | Message::CloseOpened(inode) => Subject::Open(*inode),
             Message::Times(inode) => Subject::Times(*inode),
             Message::EndRecalls(server) => Subject::Recalls(*server),
-            Message::LookForCycle(wait) => Subject::Cycle(*wait),
+            Message::FindCycle(wait) => Subject::Cycle(*wait),
         }
     }
 
@@ -123,7 +123,7 @@ impl Message {
                 | Message::CloseOpened(_)
                 | Message::Times(_)
                 | Message::EndRecalls(_)
-                | Message::LookForCycle(_)
+                | Message::FindCycle(_)
         )
     }
 }

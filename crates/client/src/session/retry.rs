@@ -42,14 +42,14 @@ pub struct Remedy {
     pub suspects: bool,
     /// Ask for a newer map: the slot may have moved to another server, or its server may have come back at
     /// another address.
-    pub looks: Option<Look>,
+    pub asks_for_map: Option<MapAsked>,
     /// Ask the server whether it meant the session.
     pub confirms: bool,
 }
 
 /// Which servers are asked for a newer map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum MapAsked {
     /// Every server.
     Anybody,
     /// All except the server that failed, which would not answer.
@@ -60,16 +60,16 @@ impl Failed {
     /// What is done before the verdict.
     pub fn remedy(self, now: Instant, deadline: Instant) -> Remedy {
         let lost = !self.from_server;
-        let looks = match self.kind {
-            ErrorKind::Redirect(Redirect::Moved) if !self.brings_map => Some(Look::Anybody),
-            ErrorKind::HostDown if lost && self.refused_or_silent => Some(Look::AnybodyElse),
-            ErrorKind::HostDown if lost => Some(Look::Anybody),
+        let asks_for_map = match self.kind {
+            ErrorKind::Redirect(Redirect::Moved) if !self.brings_map => Some(MapAsked::Anybody),
+            ErrorKind::HostDown if lost && self.refused_or_silent => Some(MapAsked::AnybodyElse),
+            ErrorKind::HostDown if lost => Some(MapAsked::Anybody),
             _ => None,
         };
         Remedy {
             drops_lines: lost,
             suspects: lost && (self.kind == ErrorKind::TimedOut || Backoff::is_over(now, deadline)),
-            looks,
+            asks_for_map,
             confirms: self.from_server && self.kind == ErrorKind::Stale,
         }
     }
@@ -204,11 +204,12 @@ mod tests {
     #[test]
     fn a_lost_answer_drops_connections_and_asks_who_has_the_slot() {
         let remedy = with_time(lost(ErrorKind::HostDown), 10_000);
-        let expected = Remedy { drops_lines: true, looks: Some(Look::Anybody), ..Remedy::default() };
+        let expected =
+            Remedy { drops_lines: true, asks_for_map: Some(MapAsked::Anybody), ..Remedy::default() };
         assert_eq!(remedy, expected);
         let silent = Failed { refused_or_silent: true, ..lost(ErrorKind::HostDown) };
-        assert_eq!(with_time(silent, 10_000).looks, Some(Look::AnybodyElse));
-        assert_eq!(with_time(lost(ErrorKind::Protocol), 10_000).looks, None);
+        assert_eq!(with_time(silent, 10_000).asks_for_map, Some(MapAsked::AnybodyElse));
+        assert_eq!(with_time(lost(ErrorKind::Protocol), 10_000).asks_for_map, None);
     }
 
     #[test]
@@ -220,12 +221,12 @@ mod tests {
 
     #[test]
     fn a_slot_that_moved_is_looked_for_unless_its_map_came_along() {
-        assert_eq!(with_time(from_server(MOVED), 0).looks, Some(Look::Anybody));
+        assert_eq!(with_time(from_server(MOVED), 0).asks_for_map, Some(MapAsked::Anybody));
         assert_eq!(with_time(Failed { brings_map: true, ..from_server(MOVED) }, 0), Remedy::default());
         let with_map = Failed { brings_map: true, ..lost(ErrorKind::HostDown) };
         assert_eq!(
-            with_time(with_map, 10_000).looks,
-            Some(Look::Anybody),
+            with_time(with_map, 10_000).asks_for_map,
+            Some(MapAsked::Anybody),
             "it may be older than who has the slot now"
         );
     }

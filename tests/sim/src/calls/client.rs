@@ -2,7 +2,7 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, SessionId, Slot, limits};
 use ramlace_client::pure::{
-    Backoff, Failed, Home, Kept, Look, Message, OnRetry, Owed, Sequences, Subject, TakenUp, Verdict,
+    Backoff, Failed, Home, Kept, MapAsked, Message, OnRetry, Owed, Sequences, Subject, TakenUp, Verdict,
     is_in_doubt, is_unacknowledged,
 };
 use ramlace_namespace::{Op, Reply};
@@ -337,11 +337,11 @@ impl Run {
         }
         known.suspect |= remedy.suspects;
         let deadline = call.deadline;
-        let looks = remedy.looks.filter(|_| self.bug != CallBug::NeverLooks);
-        let (wait, map) = match looks {
+        let asks = remedy.asks_for_map.filter(|_| self.bug != CallBug::NeverAsksForMap);
+        let (wait, map) = match asks {
             None => (0, None),
-            Some(look) => {
-                let silent = (look == Look::AnybodyElse).then_some(server);
+            Some(asks) => {
+                let silent = (asks == MapAsked::AnybodyElse).then_some(server);
                 self.newest_map(client, silent, deadline.saturating_sub(now))
             }
         };

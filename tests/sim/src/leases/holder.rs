@@ -147,14 +147,14 @@ impl Run {
                 *self.holders[holder].changing.entry(of_which).or_default() += 1;
                 self.send(holder, Ask::Change { inode: of_which });
             }
-            _ => self.looks(holder, of_which)?,
+            _ => self.reads(holder, of_which)?,
         }
         self.agenda.after(pause, Event::Acts { holder });
         Ok(())
     }
 
     /// A program asks: the kernel says what it believes, the mount what it keeps, or the server is asked.
-    fn looks(&mut self, holder: usize, of_which: InodeId) -> Result<(), String> {
+    fn reads(&mut self, holder: usize, of_which: InodeId) -> Result<(), String> {
         let (now, instant) = (self.agenda.now, self.agenda.instant());
         let of_holder = &mut self.holders[holder];
         if let Some(belief) = of_holder.kernel.get(&of_which).filter(|belief| now < belief.until) {
@@ -179,7 +179,7 @@ impl Run {
             self.tells_kernel(holder, asked, inode, value);
             self.check(holder, inode, value, "what its mount keeps")?;
         } else {
-            self.send(holder, Ask::Look { inode: of_which });
+            self.send(holder, Ask::Read { inode: of_which });
         }
         if asks {
             self.send(holder, Ask::Renew);

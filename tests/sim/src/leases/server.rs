@@ -105,7 +105,7 @@ impl Run {
         }
         self.holders[holder].note_seen(session, now);
         match ask {
-            Ask::Look { inode } => {
+            Ask::Read { inode } => {
                 let value = self.server.values.get(&inode).copied().unwrap_or_default();
                 let leased = self.server.leases.give(id(session), inode, Leased::Attributes, now);
                 let answer = Answer::Shown { inode, value, leased, asked };
