@@ -14,9 +14,9 @@ use crate::hearers::{Doubt, Hearers};
 use crate::listening::Listening;
 use crate::names::behind::Known;
 use crate::names::gates::Inodes;
+use crate::names::known_paths::KnownPaths;
 use crate::names::renewals::Renewals;
 use crate::names::spreads::Spreads;
-use crate::names::ways::Ways;
 use crate::session::behind::Kept;
 use crate::session::descriptors::Descriptors;
 use crate::session::owed::{Acknowledged, Message};
@@ -36,7 +36,7 @@ pub(crate) struct Client {
     pub(crate) known: Mutex<Known>,
     /// Directories that are known to be spread over slots.
     pub(crate) spreads: Spreads,
-    pub(crate) ways: Ways,
+    pub(crate) known_paths: KnownPaths,
     /// Locks that threads of this process wait for.
     pub(crate) waits: Waits,
     /// Servers that a thread listens to.
@@ -60,7 +60,7 @@ impl Client {
             inodes: Inodes::default(),
             known: Mutex::default(),
             spreads: Spreads::default(),
-            ways: Ways::default(),
+            known_paths: KnownPaths::default(),
             waits: Waits::default(),
             listening: Listening::default(),
             renewals: Renewals::default(),

@@ -28,7 +28,7 @@ use ramlace_wire::runs::{ReadRuns, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionOpened};
 use ramlace_wire::{
     Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints,
-    Permit, PoolId, ServerEntry, decode_body, decode_way, encode_body, flags,
+    Permit, PoolId, ServerEntry, decode_body, decode_path, encode_body, flags,
 };
 
 use crate::scratch::Scratch;
@@ -534,12 +534,12 @@ impl State {
     }
 
     /// The body behind the path that precedes it, which has to lead somewhere.
-    fn behind_way<'a>(&self, header: &Header, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
+    fn behind_path<'a>(&self, header: &Header, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
         if header.flags & flags::BY_PATH == 0 {
             return Ok(bytes);
         }
-        let (way, bytes) = decode_way(header.kind, bytes)?;
-        let led = way.into_iter().try_fold(InodeId::ROOT, |here, name| {
+        let (path, bytes) = decode_path(header.kind, bytes)?;
+        let led = path.into_iter().try_fold(InodeId::ROOT, |here, name| {
             self.entries.get(&(here, name.as_bytes().to_vec())).copied()
         });
         led.map(|_| bytes)
@@ -548,7 +548,7 @@ impl State {
 
     fn run(&mut self, id: ServerId, header: &Header, bytes: &[u8], data: &[u8]) -> Done {
         let kind = header.kind;
-        let bytes = self.behind_way(header, bytes)?;
+        let bytes = self.behind_path(header, bytes)?;
         match kind {
             Kind::OpenSession => {
                 let known = !self.sessions.insert((id, header.session));

@@ -2,9 +2,10 @@
 //! leases on what a kernel or this process caches of them.
 
 pub(crate) mod behind;
-pub(crate) mod by_way;
+pub(crate) mod by_known_path;
 pub(crate) mod gates;
 pub(crate) mod inodes;
+pub(crate) mod known_paths;
 pub(crate) mod leases;
 pub(crate) mod namespace;
 pub(crate) mod open;
@@ -17,5 +18,4 @@ pub(crate) mod raw;
 pub(crate) mod renewals;
 pub(crate) mod rights;
 pub(crate) mod spreads;
-pub(crate) mod ways;
 pub(crate) mod xattrs;

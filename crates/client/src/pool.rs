@@ -186,8 +186,8 @@ impl Pool {
     }
 
     /// The same by a path: a change of an entry is done only while the path leads to its directory.
-    pub(crate) fn raw_by<'a>(&'a self, way: &'a [Name]) -> Raw<'a> {
-        Raw { pool: self, way }
+    pub(crate) fn raw_by<'a>(&'a self, by_path: &'a [Name]) -> Raw<'a> {
+        Raw { pool: self, by_path }
     }
 
     /// The cluster map as this client knows it.

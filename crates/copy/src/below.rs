@@ -11,8 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat};
 
 /// A directory on the way is no more than a place to go on from.
-const ON_THE_WAY: OFlags =
-    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const ABOVE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A place below a directory that the user named.
 #[derive(Clone)]
@@ -46,13 +45,13 @@ impl Below {
 
     /// Does something with the directory in which this place has its name.
     fn at<T>(&self, act: impl FnOnce(BorrowedFd<'_>, &OsStr) -> rustix::io::Result<T>) -> io::Result<T> {
-        let Some((last, way)) = self.names.split_last() else {
+        let Some((last, above)) = self.names.split_last() else {
             return Ok(act(self.top.as_fd(), OsStr::new("."))?);
         };
         let mut here: Option<OwnedFd> = None;
-        for name in way {
+        for name in above {
             let from = here.as_ref().map_or(self.top.as_fd(), AsFd::as_fd);
-            here = Some(rustix::fs::openat(from, name, ON_THE_WAY, Mode::empty())?);
+            here = Some(rustix::fs::openat(from, name, ABOVE, Mode::empty())?);
         }
         Ok(act(here.as_ref().map_or(self.top.as_fd(), AsFd::as_fd), last)?)
     }

@@ -96,7 +96,7 @@ impl DataLeases {
             let mut blockers: BTreeSet<SessionId> = self.owners.those_before(&asked, pages, ticket).collect();
             let late = self
                 .pending_at(place, pages)
-                .filter(|(_, pending)| !pending.fenced && self.is_in_the_way(pending, &asked, pages));
+                .filter(|(_, pending)| !pending.fenced && self.blocks(pending, &asked, pages));
             blockers.extend(late.map(|(_, pending)| pending.holder));
             Waits { session: asked.session, wish: asked.wish, range: pages, blockers }
         });

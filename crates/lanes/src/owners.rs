@@ -530,11 +530,11 @@ impl DataLeases {
 
     /// Whether a session has yet to drop pages that it must not have.
     fn is_kept_from(&self, asked: &Asked, pages: ByteRange) -> bool {
-        self.pending_at(asked.place, pages).any(|(_, pending)| self.is_in_the_way(pending, asked, pages))
+        self.pending_at(asked.place, pages).any(|(_, pending)| self.blocks(pending, asked, pages))
     }
 
     /// Whether a recall that is not done keeps a claim from these pages.
-    pub(super) fn is_in_the_way(&self, pending: &Pending, asked: &Asked, pages: ByteRange) -> bool {
+    pub(super) fn blocks(&self, pending: &Pending, asked: &Asked, pages: ByteRange) -> bool {
         let Asked { place, session, wish, .. } = *asked;
         let counts = match wish.is_alone() {
             true => pending.holder != session || (wish.changes() && pending.owned.meets(pages)),
@@ -542,7 +542,7 @@ impl DataLeases {
         };
         counts
             && !pending.fenced
-            && !self.is_in_its_own_way(place, pending)
+            && !self.blocks_itself(place, pending)
             && !self.gone(pending).covers(pending.range.intersection(pages))
     }
 
@@ -637,7 +637,7 @@ impl DataLeases {
     }
 
     /// A holder cannot drop a page before its own write of it is answered, which waits for its turn.
-    fn is_in_its_own_way(&self, place: Place, pending: &Pending) -> bool {
+    fn blocks_itself(&self, place: Place, pending: &Pending) -> bool {
         let claims = self.owners.claims.get(&place).into_iter().flat_map(|claims| claims.values());
         let mut through =
             claims.filter(|claim| claim.wish == Wish::Through && claim.session == pending.holder);

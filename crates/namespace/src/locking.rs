@@ -3,8 +3,8 @@
 use ramlace_base::{Error, ErrorKind, InodeId, Result, SessionId, limits};
 use ramlace_wire::OpenedFor;
 use ramlace_wire::locks::{
-    CancelLock, EndLockWait, GetLock, LOCK_END, LockAnswer, LockInTheWay, LockKind, LockOutcome, LockOwner,
-    LockTable, LockWait, LockedFile, SetLock,
+    CancelLock, ConflictingLock, EndLockWait, GetLock, LOCK_END, LockAnswer, LockKind, LockOutcome,
+    LockOwner, LockTable, LockWait, LockedFile, SetLock,
 };
 
 use crate::command::{Effect, Reply};
@@ -13,15 +13,15 @@ use crate::state::locks::{Asked, FileLocks, Lock, LockCount, shown};
 use crate::state::{Caller, SlotState, Step};
 
 impl Query for GetLock {
-    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<LockInTheWay> {
+    fn answer(&self, slot: &SlotState, by: AskedBy<'_>) -> Result<ConflictingLock> {
         check_range(self.table, self.start, self.end)?;
         slot.inode(self.inode)?;
         slot.check_has_open(by.session, self.inode)?;
         let GetLock { table, kind, start, end, .. } = *self;
         let owner = LockOwner { session: by.session, owner: self.owner };
         let wanted = Lock { owner, kind, start, end, pid: 0 };
-        let lock = slot.locks.get(&self.inode).and_then(|locks| locks.table(table).in_the_way(&wanted));
-        Ok(LockInTheWay { lock: lock.map(|lock| shown(lock, by.session)) })
+        let lock = slot.locks.get(&self.inode).and_then(|locks| locks.table(table).conflicting(&wanted));
+        Ok(ConflictingLock { lock: lock.map(|lock| shown(lock, by.session)) })
     }
 }
 

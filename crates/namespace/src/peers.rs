@@ -35,7 +35,7 @@ impl SlotState {
         match op {
             Op::Prepare(message) => {
                 self.forget_finished(message.stamp, now, effects);
-                self.prepare(message).map(DeliveryAnswer::Prepared).map_err(in_the_way)
+                self.prepare(message).map(DeliveryAnswer::Prepared).map_err(as_busy)
             }
             Op::Decide(message) => {
                 self.forget_finished(message.stamp, now, effects);
@@ -172,7 +172,7 @@ impl SlotState {
 
 /// No request waits for another operation: one that meets another fails with Retry, and its client retries. So
 /// no two operations wait for each other.
-fn in_the_way(error: Error) -> Error {
+fn as_busy(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Retry => Error::new(ErrorKind::Busy, error.message()),
         _ => error,

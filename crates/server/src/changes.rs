@@ -47,14 +47,14 @@ enum After {
 }
 
 impl Server {
-    /// Submits a client's change to a slot; returns the body of the answer. `way`: the path by which the
+    /// Submits a client's change to a slot; returns the body of the answer. `path`: the path by which the
     /// request names its directory, usually empty.
     pub async fn change(
         self: &Rc<Self>,
         call: &Call,
         proved: &Proved,
         identity: Identity,
-        way: &[Name],
+        path: &[Name],
         (slot, op): (Slot, Op),
     ) -> Outcome<Vec<u8>> {
         let map = self.admit(call, slot).await?;
@@ -62,8 +62,8 @@ impl Server {
         let is_met = self.has_met(slot, token);
         // From here to the slot's step nothing else runs, so the path still leads there then. A request that
         // was taken before has its answer, wherever the path leads by now.
-        if !way.is_empty() && !is_met {
-            self.check_way(call, &identity.who, &map, way, parent_of(&op))?;
+        if !path.is_empty() && !is_met {
+            self.check_path(call, &identity.who, &map, path, parent_of(&op))?;
         }
         let asked = Asked { call, identity: &identity, map: &map, slot, is_met };
         let after = self.after(&asked, &op);

@@ -73,7 +73,7 @@ impl Server {
             for wait in found.drain(..) {
                 for blocker in &wait.blockers {
                     if *blocker == start {
-                        return Ok(Some(way_back(&reached, wait.clone(), start)));
+                        return Ok(Some(cycle_to(&reached, wait.clone(), start)));
                     }
                     if reached.len() < limits::DEADLOCK_SEARCH_OWNERS_MAX && !reached.contains_key(blocker) {
                         reached.insert(*blocker, wait.clone());
@@ -183,7 +183,7 @@ impl Server {
 }
 
 /// The waits that lead from `start` to the owner that waits for it.
-fn way_back(reached: &HashMap<LockOwner, LockWait>, last: LockWait, start: LockOwner) -> Vec<Edge> {
+fn cycle_to(reached: &HashMap<LockOwner, LockWait>, last: LockWait, start: LockOwner) -> Vec<Edge> {
     let (mut cycle, mut wait, mut blocker) = (Vec::new(), last, start);
     loop {
         let owner = wait.owner;

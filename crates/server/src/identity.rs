@@ -5,7 +5,7 @@
 use ramlace_base::{Error, ErrorKind, Name, Result, SessionId};
 use ramlace_transport::Role;
 use ramlace_wire::session::SessionKind;
-use ramlace_wire::{Asker, Credentials, Header, Kind, decode_on_behalf, decode_way, flags};
+use ramlace_wire::{Asker, Credentials, Header, Kind, decode_on_behalf, decode_path, flags};
 
 use crate::clock;
 use crate::server::Server;
@@ -53,7 +53,7 @@ pub struct Identity {
 }
 
 /// A request's body, and the path before it, which is usually empty.
-pub fn body_behind_way<'body>(header: &Header, body: &'body [u8]) -> Result<(Vec<Name>, &'body [u8])> {
+pub fn body_behind_path<'body>(header: &Header, body: &'body [u8]) -> Result<(Vec<Name>, &'body [u8])> {
     if header.flags & flags::BY_PATH == 0 {
         return Ok((Vec::new(), body));
     }
@@ -61,7 +61,7 @@ pub fn body_behind_way<'body>(header: &Header, body: &'body [u8]) -> Result<(Vec
         let text = format!("a {:?} goes by no path", header.kind);
         return Err(Error::new(ErrorKind::Invalid, text));
     }
-    decode_way(header.kind, body)
+    decode_path(header.kind, body)
 }
 
 impl Server {

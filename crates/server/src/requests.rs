@@ -15,7 +15,7 @@ use ramlace_wire::xattrs::{GetXattr, ListXattrs};
 use ramlace_wire::{ClusterMap, Credentials, Kind, Request, decode_body, encode_body};
 
 use crate::gate::Call;
-use crate::identity::{Identity, body_behind_way};
+use crate::identity::{Identity, body_behind_path};
 use crate::server::{Outcome, Server};
 
 /// A peer's message, if it is possible in some state of a pool.
@@ -39,7 +39,7 @@ impl Server {
         identity: Identity,
         body: &[u8],
     ) -> Outcome<Vec<u8>> {
-        let (way, body) = body_behind_way(call, body)?;
+        let (path, body) = body_behind_path(call, body)?;
         match call.kind {
             Kind::Lookup => self.answer::<names::Lookup>(call, &identity, body).await,
             Kind::GetAttributes => self.answer::<names::GetAttributes>(call, &identity, body).await,
@@ -65,7 +65,7 @@ impl Server {
             Kind::FillLane => self.take_delivery(call, Delivery::FillLane(possible_body(body)?)).await,
             kind => {
                 let (slot, op) = Op::asked(kind, body, call.slot)?;
-                self.change(call, proved, identity, &way, (slot, op)).await
+                self.change(call, proved, identity, &path, (slot, op)).await
             }
         }
     }

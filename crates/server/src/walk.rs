@@ -54,16 +54,16 @@ impl Server {
 
     /// Checks that a path leads to this directory now, as far as this server can see: all directories on it
     /// are in its own slots, and there is no link among them.
-    pub fn check_way(
+    pub fn check_path(
         self: &Rc<Self>,
         call: &Call,
         who: &Credentials,
         map: &ClusterMap,
-        way: &[Name],
+        path: &[Name],
         parent: Option<InodeId>,
     ) -> Result<()> {
         let mut here = InodeId::ROOT;
-        for name in way {
+        for name in path {
             call.saw(here.slot());
             let is_mine = map.primary(here.slot()) == Some(self.me);
             let lookup = Lookup { parent: here, name: name.clone() };

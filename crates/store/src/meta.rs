@@ -79,7 +79,9 @@ impl MetaFile {
         let before = self.size()?;
         self.pool.promise(purpose, needed).map_err(|error| error.context(self.doing("appending to")))?;
         let mut written = self.write(bytes, end);
-        if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) && self.pool.give_way()? {
+        if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
+            && self.pool.shrink_ballast()?
+        {
             // A client that maps a lane has taken memory that was not counted: the reserve is there for the
             // log.
             written = self.write(bytes, end);

@@ -117,7 +117,7 @@ impl Pool {
     }
 
     /// Lets go of some memory that is held free, whatever the counters say; whether there was some.
-    pub(crate) fn give_way(&self) -> Result<bool> {
+    pub(crate) fn shrink_ballast(&self) -> Result<bool> {
         let mut state = self.lock_at_rest();
         let held = state.ballast.allocated();
         state.ballast.shrink(limits::HUGE_PAGE_BYTES)?;

@@ -11,7 +11,7 @@ pub struct Front<'a> {
     /// The user for whom a host's session asks.
     pub who: Option<&'a Credentials>,
     /// The names that lead from the root to the directory of a request by path; else none.
-    pub way: &'a [Name],
+    pub path: &'a [Name],
 }
 
 impl Front<'_> {
@@ -22,9 +22,9 @@ impl Front<'_> {
             header.flags |= flags::ON_BEHALF;
             bytes = encode_body(who);
         }
-        if !self.way.is_empty() {
+        if !self.path.is_empty() {
             header.flags |= flags::BY_PATH;
-            bytes.extend(encode_body(&self.way));
+            bytes.extend(encode_body(&self.path));
         }
         bytes
     }
@@ -36,14 +36,14 @@ pub fn decode_on_behalf(kind: Kind, bytes: &[u8]) -> Result<(Credentials, &[u8])
 }
 
 /// The path of a request with [`flags::BY_PATH`]; returns the body.
-pub fn decode_way(kind: Kind, bytes: &[u8]) -> Result<(Vec<Name>, &[u8])> {
-    let (way, body): (Vec<Name>, _) = decode_part(kind, "by which path it is", bytes)?;
-    if way.is_empty() || way.len() > limits::WALK_NAMES_MAX {
+pub fn decode_path(kind: Kind, bytes: &[u8]) -> Result<(Vec<Name>, &[u8])> {
+    let (path, body): (Vec<Name>, _) = decode_part(kind, "by which path it is", bytes)?;
+    if path.is_empty() || path.len() > limits::WALK_NAMES_MAX {
         let most = limits::WALK_NAMES_MAX;
-        let text = format!("the path of a {kind:?} has from 1 to {most} names, not {}", way.len());
+        let text = format!("the path of a {kind:?} has from 1 to {most} names, not {}", path.len());
         return Err(Error::new(ErrorKind::Invalid, text));
     }
-    Ok((way, body))
+    Ok((path, body))
 }
 
 fn decode_part<'bytes, T: DeserializeOwned>(
@@ -66,16 +66,16 @@ mod tests {
     #[test]
     fn what_stands_in_front_comes_back_in_its_order() {
         let who = Credentials::new(7, 8);
-        let way = ["a", "b"].map(|name| Name::new(name).unwrap());
+        let path = ["a", "b"].map(|name| Name::new(name).unwrap());
         let mut header = Header::request(Kind::Unlink);
-        let front = Front { who: Some(&who), way: &way };
+        let front = Front { who: Some(&who), path: &path };
         let mut bytes = front.encode(&mut header);
         bytes.extend(b"body");
         assert_eq!(header.flags, flags::ON_BEHALF | flags::BY_PATH);
         let (read, rest) = decode_on_behalf(Kind::Unlink, &bytes).unwrap();
         assert_eq!(read, who);
-        let (read, rest) = decode_way(Kind::Unlink, rest).unwrap();
-        assert_eq!((&read[..], rest), (&way[..], &b"body"[..]));
+        let (read, rest) = decode_path(Kind::Unlink, rest).unwrap();
+        assert_eq!((&read[..], rest), (&path[..], &b"body"[..]));
         let mut plain = Header::request(Kind::Unlink);
         assert!(Front::default().encode(&mut plain).is_empty() && plain.flags == 0);
     }
@@ -84,10 +84,10 @@ mod tests {
     fn a_path_has_a_name_and_not_too_many() {
         let name = Name::new("x").unwrap();
         for count in [0, limits::WALK_NAMES_MAX + 1] {
-            let error = decode_way(Kind::Unlink, &encode_body(&vec![name.clone(); count])).unwrap_err();
+            let error = decode_path(Kind::Unlink, &encode_body(&vec![name.clone(); count])).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         }
-        decode_way(Kind::Unlink, &encode_body(&vec![name; limits::WALK_NAMES_MAX])).unwrap();
-        assert_eq!(decode_way(Kind::Unlink, &[200, 1]).unwrap_err().kind(), ErrorKind::Protocol);
+        decode_path(Kind::Unlink, &encode_body(&vec![name; limits::WALK_NAMES_MAX])).unwrap();
+        assert_eq!(decode_path(Kind::Unlink, &[200, 1]).unwrap_err().kind(), ErrorKind::Protocol);
     }
 }

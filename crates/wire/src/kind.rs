@@ -220,7 +220,7 @@ messages! {
     SetLock = 0x0701, SESSION.changes_file();
     /// Cancel a wait for a lock.
     CancelLock = 0x0702, SESSION.changes_file();
-    /// The lock that is in the way.
+    /// The lock that conflicts.
     GetLock = 0x0703, SESSION;
     /// Does a wait for a lock close a cycle?
     FindDeadlock = 0x0705, SESSION.shows(Shows::Nothing);

@@ -45,7 +45,7 @@ pub mod xattrs;
 pub use access_lists::{AccessList, AccessLists};
 pub use codec::{ErrorBody, Request, decode_body, encode_body};
 pub use credentials::{Credentials, Groups, Owner};
-pub use front::{Front, decode_on_behalf, decode_way};
+pub use front::{Front, decode_on_behalf, decode_path};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};
 pub use kind::Kind;
 pub use permit::{LaneRight, OpenedFor, Permit};

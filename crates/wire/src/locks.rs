@@ -37,7 +37,7 @@ numbered! {
         Granted = 1,
         /// It waits its turn; an event will follow.
         Queued = 2,
-        /// Another owner is in the way, and nothing has changed; or the wait is cancelled.
+        /// Another owner has a conflicting lock, and nothing has changed; or the wait is cancelled.
         Refused = 3,
     }
 }
@@ -140,7 +140,7 @@ impl Request for CancelLock {
     }
 }
 
-/// Which lock is in the way of one like this?
+/// Which lock conflicts with one like this?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetLock {
     /// The file.
@@ -170,22 +170,22 @@ pub struct HeldLock {
     pub pid: u32,
 }
 
-/// The first lock in the way, if there is one.
+/// The first conflicting lock, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LockInTheWay {
+pub struct ConflictingLock {
     /// The lock.
     pub lock: Option<HeldLock>,
 }
 
 impl Request for GetLock {
     const KIND: Kind = Kind::GetLock;
-    type Reply = LockInTheWay;
+    type Reply = ConflictingLock;
 
     fn slot(&self, _named: Slot) -> Slot {
         self.inode.slot()
     }
 
-    fn fits(&self, reply: &LockInTheWay) -> bool {
+    fn fits(&self, reply: &ConflictingLock) -> bool {
         reply.lock.is_none_or(|lock| lock.start < lock.end && lock.end <= LOCK_END)
     }
 }

@@ -65,7 +65,9 @@ mod tests {
     use super::*;
     use crate::leases::DataRecall;
     use crate::listen::{Listen, News};
-    use crate::locks::{Event, GetLock, HeldLock, LOCK_END, LockInTheWay, LockKind, LockTable, LockedFile};
+    use crate::locks::{
+        ConflictingLock, Event, GetLock, HeldLock, LOCK_END, LockKind, LockTable, LockedFile,
+    };
     use crate::namespace::{Unlink, Unlinked};
     use crate::{FileKind, Request};
 
@@ -127,15 +129,15 @@ mod tests {
 
     // SEMANTICS 112
     #[test]
-    fn a_lock_in_the_way_has_a_byte() {
+    fn a_conflicting_lock_has_a_byte() {
         let inode = InodeId(7);
         let (table, kind) = (LockTable::Fcntl, LockKind::Exclusive);
         let asked = GetLock { inode, table, owner: 1, kind, start: 0, end: LOCK_END };
         let told = |start, end| {
             let lock = Some(HeldLock { kind, start, end, pid: 0 });
-            asked.fits(&LockInTheWay { lock })
+            asked.fits(&ConflictingLock { lock })
         };
-        assert!(told(0, 1) && told(5, LOCK_END) && asked.fits(&LockInTheWay { lock: None }));
+        assert!(told(0, 1) && told(5, LOCK_END) && asked.fits(&ConflictingLock { lock: None }));
         assert!(!told(0, 0) && !told(7, 5) && !told(0, LOCK_END + 1));
     }
 }

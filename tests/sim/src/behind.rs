@@ -33,12 +33,12 @@ const WAKE_MILLIS: u64 = 5;
 /// How often the mount's thread looks.
 const LOOK_MILLIS: u64 = 25;
 /// The longest way of a message, and how long the mount waits for an answer.
-const WAY_MILLIS_MAX: u64 = 30;
+const DELAY_MILLIS_MAX: u64 = 30;
 const PATIENCE_MILLIS: u64 = 2_000;
 /// How many creates of one slot are sent by themselves at once.
 const ASKING_MAX: usize = 2;
 /// A mount that runs has given a slot back by then: it is notified, looks, sends what it owes, and gives back.
-const GIVEN_BACK_MILLIS: u64 = 8 * WAY_MILLIS_MAX + 12 * LOOK_MILLIS;
+const GIVEN_BACK_MILLIS: u64 = 8 * DELAY_MILLIS_MAX + 12 * LOOK_MILLIS;
 
 /// What can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,10 +301,10 @@ impl Run {
     }
 
     /// How long a message takes; none where it is lost.
-    fn way(&mut self) -> Option<u64> {
+    fn delay(&mut self) -> Option<u64> {
         let is_lost = !self.gentle && !self.is_calm() && self.dice.percent(3);
         self.tally.lost += u64::from(is_lost);
-        (!is_lost).then(|| 1 + self.dice.roll(WAY_MILLIS_MAX))
+        (!is_lost).then(|| 1 + self.dice.roll(DELAY_MILLIS_MAX))
     }
 
     // ---- the mount ----
@@ -351,8 +351,8 @@ impl Run {
         self.last_call += 1;
         let call = self.last_call;
         self.calls.insert(call, says.clone());
-        if let Some(way) = self.way() {
-            self.agenda.after(way, Event::Arrives { slot, call, says });
+        if let Some(delay) = self.delay() {
+            self.agenda.after(delay, Event::Arrives { slot, call, says });
         }
         self.agenda.after(PATIENCE_MILLIS, Event::TimesOut { slot, call });
     }
@@ -483,8 +483,8 @@ impl Run {
                 Answer::GivenBack { delegation }
             }
         };
-        if let Some(way) = self.way() {
-            self.agenda.after(way, Event::Answered { slot, call, answer });
+        if let Some(delay) = self.delay() {
+            self.agenda.after(delay, Event::Answered { slot, call, answer });
         }
         Ok(())
     }
@@ -568,8 +568,8 @@ impl Run {
             return;
         }
         self.notified_once = true;
-        if let Some(way) = self.way() {
-            self.agenda.after(way, Event::Notified(recalls));
+        if let Some(delay) = self.delay() {
+            self.agenda.after(delay, Event::Notified(recalls));
         }
     }
 

@@ -25,7 +25,7 @@ pub const WHO: Credentials = Credentials::new(1000, 1000);
 /// After so long a client asks again, and a server delivers again.
 const PATIENCE: u64 = 120;
 /// The longest way of a message.
-const WAY_MAX: u64 = 80;
+const DELAY_MAX: u64 = 80;
 /// Nothing takes longer than this once the network is good.
 const END_MAX: u64 = 60_000;
 /// More than this happens only where somebody repeats itself for ever.
@@ -190,10 +190,10 @@ impl World {
         }
         if !self.calm && self.dice.percent(15) {
             self.tally.repeated += 1;
-            let delay = 1 + self.dice.roll(6 * WAY_MAX);
+            let delay = 1 + self.dice.roll(6 * DELAY_MAX);
             self.at(delay, Event::Arrives(message.clone()));
         }
-        let delay = 1 + self.dice.roll(WAY_MAX);
+        let delay = 1 + self.dice.roll(DELAY_MAX);
         self.at(delay, Event::Arrives(message));
     }
 

@@ -104,18 +104,18 @@ impl Check<'_> {
         let mut seen: BTreeSet<InodeId> = BTreeSet::new();
         let mut cycles = Vec::new();
         for start in self.directories.keys() {
-            let mut way = Vec::new();
+            let mut path = Vec::new();
             let mut at = *start;
             while seen.insert(at) {
-                way.push(at);
+                path.push(at);
                 let above = self.directories.get(&at).and_then(|directory| directory.found_in.as_ref());
                 match above {
                     Some((above, _)) => at = *above,
                     None => break,
                 }
             }
-            if let Some(begin) = way.iter().position(|step| *step == at)
-                && (begin + 1 < way.len() || self.is_in(at, at))
+            if let Some(begin) = path.iter().position(|step| *step == at)
+                && (begin + 1 < path.len() || self.is_in(at, at))
             {
                 cycles.push(at);
             }

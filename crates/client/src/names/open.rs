@@ -224,7 +224,7 @@ impl File {
         let rights = Rights { read: request.read, write: request.write };
         let session = raw.pool.session()?;
         let quiet = session.inodes.quiet();
-        let behind = if raw.way.is_empty() { session.create_behind(request) } else { None };
+        let behind = if raw.by_path.is_empty() { session.create_behind(request) } else { None };
         match behind.unwrap_or_else(|| raw.open_by_entry(request.parent, &request.name, request)) {
             Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
                 File::open_elsewhere(raw, request.parent, &request.name, rights)

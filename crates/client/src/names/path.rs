@@ -16,7 +16,7 @@ pub(crate) trait Tree {
     /// The target of a symbolic link.
     fn read_link(&self, inode: InodeId) -> Result<Vec<u8>>;
     /// A path was resolved without a link on its way: `above` are the directories passed, the root first.
-    fn note_way(&self, _path: &[u8], _above: &[InodeId]) {}
+    fn note_path(&self, _path: &[u8], _above: &[InodeId]) {}
 }
 
 /// What is wanted with the last step, if that is the same request.
@@ -64,10 +64,10 @@ pub(crate) enum LastLink {
 /// Resolves `path` from the root; a path without a leading slash means the same.
 pub(crate) fn resolve(tree: &impl Tree, path: &[u8], last: LastLink) -> Result<Place> {
     check_path(path)?;
-    let mut way = Way::new(tree, path);
-    let place = way.run(last).map_err(|error| error.context(ShownPath(path)))?;
-    if last == LastLink::Unseen && way.links == 0 {
-        tree.note_way(path, &way.above);
+    let mut walker = Walker::new(tree, path);
+    let place = walker.run(last).map_err(|error| error.context(ShownPath(path)))?;
+    if last == LastLink::Unseen && walker.links == 0 {
+        tree.note_path(path, &walker.above);
     }
     Ok(place)
 }
@@ -80,9 +80,9 @@ pub(crate) fn resolve_with(
     wanted: Wanted,
 ) -> Result<(Place, Came)> {
     check_path(path)?;
-    let mut way = Way { wanted, ..Way::new(tree, path) };
-    let place = way.run(last).map_err(|error| error.context(ShownPath(path)))?;
-    Ok((place, way.came))
+    let mut walker = Walker { wanted, ..Walker::new(tree, path) };
+    let place = walker.run(last).map_err(|error| error.context(ShownPath(path)))?;
+    Ok((place, walker.came))
 }
 
 /// Resolves `path` and creates missing directories: `make` creates one, or finds one that another client has
@@ -93,7 +93,7 @@ pub(crate) fn resolve_making<T: Tree>(
     make: impl FnMut(InodeId, &Name) -> Result<Found>,
 ) -> Result<()> {
     check_path(path)?;
-    Way::new(tree, path).run_making(make).map_err(|error| error.context(ShownPath(path)))
+    Walker::new(tree, path).run_making(make).map_err(|error| error.context(ShownPath(path)))
 }
 
 fn check_path(path: &[u8]) -> Result<()> {
@@ -109,7 +109,7 @@ fn check_path(path: &[u8]) -> Result<()> {
     Ok(())
 }
 
-struct Way<'a, T: Tree> {
+struct Walker<'a, T: Tree> {
     tree: &'a T,
     /// The directories passed, the root first: what `..` goes back to.
     above: Vec<InodeId>,
@@ -125,9 +125,9 @@ struct Way<'a, T: Tree> {
     came: Came,
 }
 
-impl<T: Tree> Way<'_, T> {
-    fn new<'a>(tree: &'a T, path: &[u8]) -> Way<'a, T> {
-        let mut way = Way {
+impl<T: Tree> Walker<'_, T> {
+    fn new<'a>(tree: &'a T, path: &[u8]) -> Walker<'a, T> {
+        let mut walker = Walker {
             tree,
             above: vec![InodeId::ROOT],
             rest: Vec::new(),
@@ -137,8 +137,8 @@ impl<T: Tree> Way<'_, T> {
             wanted: Wanted::Nothing,
             came: Came::default(),
         };
-        way.push(path);
-        way
+        walker.push(path);
+        walker
     }
 
     fn push(&mut self, path: &[u8]) {

@@ -22,7 +22,7 @@ use crate::names::rights::Rights;
 pub struct Raw<'a> {
     pub(crate) pool: &'a Pool,
     /// The path by which entries are changed; empty: by their directory's inode alone.
-    pub(crate) way: &'a [Name],
+    pub(crate) by_path: &'a [Name],
 }
 
 impl Raw<'_> {
@@ -219,8 +219,9 @@ impl Raw<'_> {
         request: &R,
     ) -> Result<Opened> {
         let session = self.pool.session()?;
-        session
-            .in_partition(parent, name, |slot, deadline| session.change_by(self.way, slot, request, deadline))
+        session.in_partition(parent, name, |slot, deadline| {
+            session.change_by(self.by_path, slot, request, deadline)
+        })
     }
 
     /// Changes an entry in the slot that has it.
@@ -231,8 +232,9 @@ impl Raw<'_> {
         request: &R,
     ) -> Result<R::Reply> {
         let session = self.pool.session()?;
-        session
-            .in_partition(parent, name, |slot, deadline| session.change_by(self.way, slot, request, deadline))
+        session.in_partition(parent, name, |slot, deadline| {
+            session.change_by(self.by_path, slot, request, deadline)
+        })
     }
 
     /// Entries of a directory behind the cookie `after`, at most `entries_max`; none when there are no more.
@@ -287,9 +289,9 @@ impl Tree for Raw<'_> {
         Raw::read_link(*self, inode)
     }
 
-    fn note_way(&self, path: &[u8], above: &[InodeId]) {
+    fn note_path(&self, path: &[u8], above: &[InodeId]) {
         if let Ok(session) = self.pool.session() {
-            session.ways.note(path, above);
+            session.known_paths.note(path, above);
         }
     }
 }

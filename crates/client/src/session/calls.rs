@@ -23,7 +23,7 @@ pub(crate) struct Call<'a, R> {
     pub(crate) request: &'a R,
     pub(crate) ticket: Option<&'a Ticket<'a>>,
     /// The known path by which it is sent; may be empty.
-    pub(crate) way: &'a [Name],
+    pub(crate) path: &'a [Name],
     pub(crate) data: &'a [IoSlice<'a>],
     pub(crate) on_retry: OnRetry,
     /// Set when a reply was lost: a server may still process that copy of the request.
@@ -46,7 +46,7 @@ impl<'a, R> Call<'a, R> {
             slot,
             request,
             ticket: None,
-            way: &[],
+            path: &[],
             data: &[],
             on_retry,
             repeated,
@@ -81,7 +81,7 @@ impl Session {
     /// nothing has changed.
     pub(crate) fn change_by<R: Request>(
         self: &Arc<Session>,
-        way: &[Name],
+        path: &[Name],
         slot: Slot,
         request: &R,
         deadline: Instant,
@@ -90,7 +90,7 @@ impl Session {
         let lost = Cell::new(false);
         let call = Call {
             ticket: Some(&ticket),
-            way,
+            path,
             repeated: Some(&lost),
             ..Call::of_slot(slot, request, deadline)
         };
@@ -102,12 +102,12 @@ impl Session {
     pub(crate) fn change_with<R: Request>(
         self: &Arc<Session>,
         ticket: &Ticket<'_>,
-        way: &[Name],
+        path: &[Name],
         slot: Slot,
         request: &R,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        self.plain_call(slot, request, Some(ticket), way, OnRetry::Repeat, deadline)
+        self.plain_call(slot, request, Some(ticket), path, OnRetry::Repeat, deadline)
     }
 
     /// The same for a mutation that depends on the file's generation: the caller gets Retry.
@@ -143,11 +143,11 @@ impl Session {
         slot: Slot,
         request: &R,
         ticket: Option<&Ticket<'_>>,
-        way: &[Name],
+        path: &[Name],
         on_retry: OnRetry,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        let call = Call { ticket, way, on_retry, ..Call::of_slot(slot, request, deadline) };
+        let call = Call { ticket, path, on_retry, ..Call::of_slot(slot, request, deadline) };
         self.call(&call, |_, received| reply_without_data(received))
     }
 
@@ -210,7 +210,7 @@ impl Session {
         let mut header = self.header(R::KIND, call.ticket, answered_by(R::KIND, deadline), map.epoch);
         header.slot = call.slot;
         let who = crate::acting::current_for(R::KIND);
-        let front = Front { who: who.as_ref(), way: call.way };
+        let front = Front { who: who.as_ref(), path: call.path };
         line.send_behind(front, header, call.request, call.data, deadline).map_err(Unanswered::lost)?;
         let deadline = self.await_answer::<R>(&mut line, deadline)?;
         let received = match call.ticket {

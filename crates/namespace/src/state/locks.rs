@@ -56,13 +56,13 @@ pub(crate) struct Table {
 
 impl Table {
     /// The conflicting held lock with the lowest first byte.
-    pub(crate) fn in_the_way(&self, wanted: &Lock) -> Option<&Lock> {
+    pub(crate) fn conflicting(&self, wanted: &Lock) -> Option<&Lock> {
         self.held.iter().filter(|held| held.conflicts(wanted)).min_by_key(|held| held.start)
     }
 
     /// Whether it can be held now, behind the first `ahead` waiters.
     fn is_free(&self, wanted: &Lock, ahead: usize) -> bool {
-        self.in_the_way(wanted).is_none() && self.queue_in_the_way(wanted, ahead).is_none()
+        self.conflicting(wanted).is_none() && self.conflicting_waiter(wanted, ahead).is_none()
     }
 
     pub(crate) fn is_free_now(&self, wanted: &Lock) -> bool {
@@ -70,7 +70,7 @@ impl Table {
     }
 
     /// The first of the `ahead` waiters before it for which the wanted lock has to wait.
-    fn queue_in_the_way(&self, wanted: &Lock, ahead: usize) -> Option<&Waiter> {
+    fn conflicting_waiter(&self, wanted: &Lock, ahead: usize) -> Option<&Waiter> {
         let conflicts = |waiter: &&Waiter| waiter.lock.conflicts(wanted);
         let ahead = &self.waiting[..ahead];
         ahead.iter().find(conflicts)?;

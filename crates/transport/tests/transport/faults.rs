@@ -5,7 +5,7 @@ use ramlace_transport::blocking::Connection;
 
 use crate::memory::pattern;
 use crate::proxy::{GREETING_UP, Mischief, Proxy};
-use crate::server::{MEMORY_BYTES, TestServer, Ways, owner, read, soon, write};
+use crate::server::{MEMORY_BYTES, Setup, TestServer, owner, read, soon, write};
 
 #[test]
 fn writing_into_memory_that_is_gone_is_an_error_and_the_connection_goes_on() {
@@ -47,8 +47,8 @@ fn reading_from_memory_that_is_gone_ends_the_connection_and_no_other() {
 #[test]
 fn a_cancelled_write_stores_nothing_more() {
     for server in [
-        TestServer::tcp_with(Ways { cancels_writes: true, ..Ways::default() }),
-        TestServer::unix_with(Ways { cancels_writes: true, ..Ways::default() }),
+        TestServer::tcp_with(Setup { cancels_writes: true, ..Setup::default() }),
+        TestServer::unix_with(Setup { cancels_writes: true, ..Setup::default() }),
     ] {
         // A frame that announces a megabyte and brings a tenth of it.
         let proxy = Proxy::new(&server.address, Mischief::StallAt(GREETING_UP + 100_000), Mischief::None);

@@ -16,7 +16,7 @@ use crate::proxy::{GREETING_DOWN, GREETING_UP, HELLO, Mischief, Proxy, Stream};
 use crate::server::{THIS, TestServer, owner, read, secret, soon};
 
 /// What a message takes to a machine that is far away.
-const LONG_WAY: Duration = Duration::from_millis(60);
+const LONG_DELAY: Duration = Duration::from_millis(60);
 
 /// What a server says to these bytes, until it closes the connection.
 fn answer(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
@@ -250,7 +250,7 @@ fn a_flood_of_silent_strangers_keeps_out_nobody_whose_greeting_takes_60_millisec
         }
         // Its confirmation comes late, as over a network of 60 ms.
         let arrived = |_: &usize| {
-            let proxy = Proxy::new(&server.address, Mischief::PauseAt(HELLO, LONG_WAY), Mischief::None);
+            let proxy = Proxy::new(&server.address, Mischief::PauseAt(HELLO, LONG_DELAY), Mischief::None);
             let connected = Connection::connect(&proxy.address, &owner(), None, soon());
             connected.is_ok_and(|mut connection| read(&mut connection, 1, 0, 1).is_ok())
         };

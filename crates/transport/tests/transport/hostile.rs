@@ -14,7 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use crate::memory::{Random, pattern};
 use crate::proxy::{GREETING_DOWN, GREETING_UP, HELLO, Mischief, Proxy};
-use crate::server::{TestServer, Ways, header, owner, read, soon, target, write};
+use crate::server::{Setup, TestServer, header, owner, read, soon, target, write};
 
 pub fn send_all(socket: &OwnedFd, mut bytes: &[u8]) {
     while !bytes.is_empty() {
@@ -180,7 +180,7 @@ fn a_bit_changed_anywhere_on_the_network_is_noticed_before_a_byte_reaches_its_pl
 
 #[test]
 fn a_pool_that_trusts_its_network_still_notices_a_changed_head() {
-    let server = TestServer::tcp_with(Ways { trusts_network: true, ..Ways::default() });
+    let server = TestServer::tcp_with(Setup { trusts_network: true, ..Setup::default() });
     let head = write_head(0, 1000).len() + 16;
     for byte in 0..head {
         let flip = Mischief::Flip(GREETING_UP + byte, (byte % 8) as u8);
@@ -196,7 +196,8 @@ fn a_pool_that_trusts_its_network_still_notices_a_changed_head() {
 
 #[test]
 fn a_frame_injected_into_a_proved_connection_ends_it_and_is_not_done() {
-    for server in [TestServer::tcp(), TestServer::tcp_with(Ways { trusts_network: true, ..Ways::default() })]
+    for server in
+        [TestServer::tcp(), TestServer::tcp_with(Setup { trusts_network: true, ..Setup::default() })]
     {
         let mut connection = server.connect();
         write(&mut connection, 1, 0, b"mine").unwrap();

@@ -42,14 +42,14 @@ pub fn soon() -> Instant {
 
 /// How a test's server differs from others.
 #[derive(Clone, Copy, Default)]
-pub struct Ways {
+pub struct Setup {
     pub stall: Option<Duration>,
     /// A write's task is cancelled by another task as soon as it waits for its data.
     pub cancels_writes: bool,
     pub trusts_network: bool,
 }
 
-impl Ways {
+impl Setup {
     fn keys(self) -> ServerKeys {
         secret().server_keys(THIS).trusting_the_network(self.trusts_network)
     }
@@ -57,7 +57,7 @@ impl Ways {
 
 struct Shared {
     memory: Memory,
-    ways: Ways,
+    setup: Setup,
     /// How connections ended: `None` is a clean end.
     ends: Mutex<Vec<Option<Error>>>,
     open: AtomicUsize,
@@ -85,20 +85,20 @@ pub fn scratch_directory() -> PathBuf {
 
 impl TestServer {
     pub fn tcp() -> TestServer {
-        TestServer::start(Address::Tcp("127.0.0.1:0".into()), None, Ways::default())
+        TestServer::start(Address::Tcp("127.0.0.1:0".into()), None, Setup::default())
     }
 
     pub fn unix() -> TestServer {
-        TestServer::unix_with(Ways::default())
+        TestServer::unix_with(Setup::default())
     }
 
-    pub fn unix_with(ways: Ways) -> TestServer {
+    pub fn unix_with(setup: Setup) -> TestServer {
         let directory = scratch_directory();
-        TestServer::start(Address::Unix(directory.join("socket")), Some(directory), ways)
+        TestServer::start(Address::Unix(directory.join("socket")), Some(directory), setup)
     }
 
-    pub fn tcp_with(ways: Ways) -> TestServer {
-        TestServer::start(Address::Tcp("127.0.0.1:0".into()), None, ways)
+    pub fn tcp_with(setup: Setup) -> TestServer {
+        TestServer::start(Address::Tcp("127.0.0.1:0".into()), None, setup)
     }
 
     pub fn both() -> [TestServer; 2] {
@@ -107,14 +107,14 @@ impl TestServer {
 
     /// One for each way in which frames are protected.
     pub fn all() -> [TestServer; 3] {
-        let trusting = TestServer::tcp_with(Ways { trusts_network: true, ..Ways::default() });
+        let trusting = TestServer::tcp_with(Setup { trusts_network: true, ..Setup::default() });
         [TestServer::tcp(), TestServer::unix(), trusting]
     }
 
-    fn start(address: Address, directory: Option<PathBuf>, ways: Ways) -> TestServer {
+    fn start(address: Address, directory: Option<PathBuf>, setup: Setup) -> TestServer {
         let shared = Arc::new(Shared {
             memory: Memory::new(MEMORY_BYTES),
-            ways,
+            setup,
             ends: Mutex::default(),
             open: AtomicUsize::new(0),
             served: AtomicUsize::new(0),
@@ -207,9 +207,9 @@ impl Drop for TestServer {
 
 async fn serve(shared: Arc<Shared>, incoming: Incoming, newcomers: Newcomers) {
     shared.open.fetch_add(1, Ordering::SeqCst);
-    let end = match Connection::accept(incoming, &shared.ways.keys(), &newcomers).await {
+    let end = match Connection::accept(incoming, &shared.setup.keys(), &newcomers).await {
         Ok((mut connection, _)) => {
-            if let Some(stall) = shared.ways.stall {
+            if let Some(stall) = shared.setup.stall {
                 connection.set_stall_limit(stall);
             }
             serve_requests(&shared, &mut connection).await.err()
@@ -301,7 +301,7 @@ async fn take_data(
         shared.memory.write(offset, &bytes);
         return Ok(());
     }
-    if shared.ways.cancels_writes {
+    if shared.setup.cancels_writes {
         let canceller: Rc<Canceller> = Rc::new(connection.canceller());
         tokio::task::spawn_local(async move {
             tokio::time::sleep(Duration::from_millis(30)).await;

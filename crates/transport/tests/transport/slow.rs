@@ -10,7 +10,7 @@ use ramlace_wire::chunk::{Keep, ReadChunk};
 use crate::hostile::{send_all, tag_bytes, write_head};
 use crate::memory::pattern;
 use crate::proxy::{GREETING_UP, Mischief, Proxy};
-use crate::server::{TestServer, Ways, header, owner, read, soon, target, write};
+use crate::server::{Setup, TestServer, header, owner, read, soon, target, write};
 
 /// Anonymous memory of this process.
 fn resident_bytes() -> usize {
@@ -47,8 +47,8 @@ fn a_client_that_never_reads_costs_little_and_delays_nobody() {
 
 #[test]
 fn a_client_that_never_reads_loses_its_connection() {
-    let ways = Ways { stall: Some(Duration::from_millis(100)), ..Ways::default() };
-    for server in [TestServer::tcp_with(ways), TestServer::unix_with(ways)] {
+    let setup = Setup { stall: Some(Duration::from_millis(100)), ..Setup::default() };
+    for server in [TestServer::tcp_with(setup), TestServer::unix_with(setup)] {
         for length in [60_000, 1 << 20] {
             let mut greedy = server.connect();
             let request = ReadChunk { target: target(), offset: 0, length, take: false, keep: Keep::No };
@@ -66,8 +66,8 @@ fn a_client_that_never_reads_loses_its_connection() {
 
 #[test]
 fn a_client_that_stops_inside_a_frame_loses_its_connection_and_an_idle_one_does_not() {
-    let ways = Ways { stall: Some(Duration::from_millis(50)), ..Ways::default() };
-    for server in [TestServer::tcp_with(ways), TestServer::unix_with(ways)] {
+    let setup = Setup { stall: Some(Duration::from_millis(50)), ..Setup::default() };
+    for server in [TestServer::tcp_with(setup), TestServer::unix_with(setup)] {
         let mut idle = server.connect();
         for data_bytes in [1000, 1 << 20] {
             for sent in [0, 500] {

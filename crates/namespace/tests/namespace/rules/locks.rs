@@ -163,7 +163,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn the_lock_in_the_way_is_told_with_a_process_of_the_same_session_alone() {
+fn a_conflicting_lock_is_told_with_a_process_of_the_same_session_alone() {
     let mut story = Story::new();
     let file = story.shared_file();
     story.set_lock(SetLock { start: 10, end: 20, ..lock(file, 1, 0) });

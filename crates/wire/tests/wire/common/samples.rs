@@ -580,7 +580,7 @@ fields! {
     CancelLock { inode, wait }
     GetLock { inode, table, owner, kind, start, end }
     HeldLock { kind, start, end, pid }
-    LockInTheWay { lock }
+    ConflictingLock { lock }
     FindDeadlock { inode, wait, owner }
     DeadlockFound { found, waits }
     LockOwner { session, owner }

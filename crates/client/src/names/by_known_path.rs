@@ -18,12 +18,12 @@ impl Pool {
     ) -> Result<Option<T>> {
         let tell = |error: Error| error.context(ShownPath(path));
         let session = self.session()?;
-        if let Some((way, name)) = session.ways.find(path)
-            && way.is_of_one_server(&*session.map()?)
+        if let Some((known, name)) = session.known_paths.find(path)
+            && known.is_of_one_server(&*session.map()?)
         {
-            match work(self.raw_by(&way.names), way.directory(), &name) {
+            match work(self.raw_by(&known.names), known.directory(), &name) {
                 Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Astray) => {
-                    session.ways.forget(path)
+                    session.known_paths.forget(path)
                 }
                 done => return done.map(Some).map_err(tell),
             }

@@ -12,13 +12,13 @@ use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::ClusterMap;
 
 /// A path from the root, without links and dots.
-pub(crate) struct KnownWay {
+pub(crate) struct KnownPath {
     pub(crate) names: Vec<Name>,
     /// Where each name leads; the last is the directory.
     inodes: Vec<InodeId>,
 }
 
-impl KnownWay {
+impl KnownPath {
     pub(crate) fn directory(&self) -> InodeId {
         self.inodes.last().copied().unwrap_or(InodeId::ROOT)
     }
@@ -32,16 +32,16 @@ impl KnownWay {
 
 /// The paths that a session knows, by their text.
 #[derive(Default)]
-pub(crate) struct Ways {
-    known: Mutex<HashMap<Vec<u8>, Arc<KnownWay>>>,
+pub(crate) struct KnownPaths {
+    known: Mutex<HashMap<Vec<u8>, Arc<KnownPath>>>,
 }
 
-impl Ways {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<KnownWay>>> {
+impl KnownPaths {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<KnownPath>>> {
         self.known.lock()
     }
 
-    /// A path was resolved: `above` are the directories on its way, the root first.
+    /// A path was resolved: `above` are the directories that it leads through, the root first.
     pub(crate) fn note(&self, path: &[u8], above: &[InodeId]) {
         let Some((directory, _)) = split(path) else { return };
         let names = directory.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
@@ -57,13 +57,13 @@ impl Ways {
                 known.remove(&other);
             }
         }
-        known.insert(directory.to_vec(), Arc::new(KnownWay { names, inodes }));
+        known.insert(directory.to_vec(), Arc::new(KnownPath { names, inodes }));
     }
 
-    pub(crate) fn find(&self, path: &[u8]) -> Option<(Arc<KnownWay>, Name)> {
+    pub(crate) fn find(&self, path: &[u8]) -> Option<(Arc<KnownPath>, Name)> {
         let (directory, name) = split(path)?;
-        let way = self.lock().get(directory)?.clone();
-        Some((way, Name::new(name).ok()?))
+        let known = self.lock().get(directory)?.clone();
+        Some((known, Name::new(name).ok()?))
     }
 
     pub(crate) fn forget(&self, path: &[u8]) {
@@ -89,33 +89,33 @@ mod tests {
 
     #[test]
     fn plain_paths_are_known_again_and_others_are_not() {
-        let ways = Ways::default();
+        let paths = KnownPaths::default();
         let above = [1, 2, 3].map(InodeId);
-        ways.note(b"/a//./b/c", &above);
-        let (way, name) = ways.find(b"/a//./b/x").unwrap();
-        assert_eq!((way.directory(), name.as_bytes()), (InodeId(3), &b"x"[..]));
-        assert_eq!(way.names, ["a", "b"].map(|name| Name::new(name).unwrap()));
+        paths.note(b"/a//./b/c", &above);
+        let (known, name) = paths.find(b"/a//./b/x").unwrap();
+        assert_eq!((known.directory(), name.as_bytes()), (InodeId(3), &b"x"[..]));
+        assert_eq!(known.names, ["a", "b"].map(|name| Name::new(name).unwrap()));
         for path in [&b"/a/b/x"[..], b"/a//./b/", b"/a//./b/..", b"/a//./b/.", b"/x", b"x", b"", b"/"] {
-            assert!(ways.find(path).is_none(), "{}", path.escape_ascii());
+            assert!(paths.find(path).is_none(), "{}", path.escape_ascii());
         }
         // Dots lead elsewhere, and with links the directories passed are more or fewer than the path's
         // components.
         for (path, above) in
             [(&b"/a/../c/d"[..], &above[..]), (b"/a/b/c/d", &above), (b"/a/d", &above), (b"/d", &above[..1])]
         {
-            ways.note(path, above);
-            assert!(ways.find(path).is_none(), "{}", path.escape_ascii());
+            paths.note(path, above);
+            assert!(paths.find(path).is_none(), "{}", path.escape_ascii());
         }
-        ways.forget(b"/a//./b/other");
-        assert!(ways.find(b"/a//./b/x").is_none());
+        paths.forget(b"/a//./b/other");
+        assert!(paths.find(b"/a//./b/x").is_none());
     }
 
     #[test]
     fn so_many_are_remembered() {
-        let ways = Ways::default();
+        let paths = KnownPaths::default();
         for number in 0..limits::DIRECTORIES_REMEMBERED_MAX + 10 {
-            ways.note(format!("/d{number}/x").as_bytes(), &[InodeId(1), InodeId(2)]);
+            paths.note(format!("/d{number}/x").as_bytes(), &[InodeId(1), InodeId(2)]);
         }
-        assert_eq!(ways.lock().len(), limits::DIRECTORIES_REMEMBERED_MAX);
+        assert_eq!(paths.lock().len(), limits::DIRECTORIES_REMEMBERED_MAX);
     }
 }
