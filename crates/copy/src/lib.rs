@@ -1,7 +1,7 @@
 //! Copies files into a pool, out of it and within it: one walker, several workers, big files shared among them by ranges.
 //!
 //! [`copy`] runs it all and tells a [`Listener`] how it goes. [`Side`] is a place where files are, and [`Root`] a source with the
-//! full path of its copy; who copies a single file by other ways than these says by [`partial`] what a failure has left.
+//! full path of its copy; a caller that copies a single file otherwise says by [`partial`] what a failure has left.
 //!
 //! From below: `options`; `below` is a place on this machine that no link leads to, `side` any place, `file` an open one,
 //! `transfer` the copy of one file, `queue` what waits, `walk` finds what is to be copied, `engine` runs it all.

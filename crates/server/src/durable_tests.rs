@@ -633,7 +633,7 @@ fn members_of_barriers_are_counted_over_slots_sessions_and_lives() {
         change(&mut durable, &mut store, session, slot, arrive(slot, member));
     }
     counted(&durable, 4);
-    // Who comes again is counted once; who leaves is remembered.
+    // A session that comes again is counted once; one that leaves is remembered.
     change(&mut durable, &mut store, one, Slot(0), arrive(Slot(0), 0));
     let leave = LeaveBarrier { name: name_in(Slot(0)), member: 0, wait: 1 };
     change(&mut durable, &mut store, one, Slot(0), Op::LeaveBarrier(leave));

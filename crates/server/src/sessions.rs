@@ -1,4 +1,4 @@
-//! Sessions: who is connected, with which rights, and until when.
+//! Sessions: which clients are connected, with which rights, and until when.
 //!
 //! A session begins with OpenSession, is kept alive by heartbeats, and ends when its client ends it or sends
 //! nothing for [`limits::SESSION_EXPIRY_MILLIS`]. After that, requests in its name are Stale.

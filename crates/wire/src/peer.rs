@@ -344,7 +344,7 @@ pub struct CutLane {
     pub by: SessionId,
 }
 
-/// The lane is cut; and who has yet to drop pages of what was cut off.
+/// The lane is cut; and which sessions have yet to drop pages of what was cut off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneCut {
     /// The incarnation of the lane's server that the recalls belong to.

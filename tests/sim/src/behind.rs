@@ -1,5 +1,5 @@
 //! Slots that are delegated, in virtual time: the table of a server ([`ramlace_server::pure::DelegationDesk`]) with its slots' states, the table of a
-//! mount that promises changes there ([`ramlace_client::pure::AllPromises`]), somebody else who asks for the slots, and a network that delays and loses.
+//! mount that promises changes there ([`ramlace_client::pure::AllPromises`]), another session that asks for the slots, and a network that delays and loses.
 //! The mount is stopped at times.
 //!
 //! What holds: somebody else is answered 2.5 s after it asked, whatever the mount does, and then the mount has none of that server's slots any more,
@@ -172,7 +172,7 @@ enum Event {
     },
     /// It hears what it is to give back.
     Notified(Vec<DelegationRecall>),
-    /// The server looks at its clock: who waits for whom; again a moment later.
+    /// The server looks at its clock, and which sessions wait for which; again a moment later.
     Wakes {
         again: bool,
     },

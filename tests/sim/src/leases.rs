@@ -43,7 +43,7 @@ pub enum LeaseBug {
     WaitsTooShort,
     /// A server counts what was told as done.
     TellsOnce,
-    /// A server takes a holder for who made the change.
+    /// A server takes a holder for the session that made the change.
     TakesHolderForChanger,
     /// A new life answers before what the last one gave is over.
     NewLifeDoesNotWait,

@@ -19,7 +19,7 @@ pub(crate) struct Size {
 
 /// An inode that this process holds open.
 ///
-/// Lock order: `telling`, then `size` and all locks of the session: it alone is held while a home is asked. Who tells
+/// Lock order: `telling`, then `size` and all locks of the session: it alone is held while a home is asked. What tells
 /// in the background does not wait for it.
 pub(crate) struct OpenInode {
     pub(crate) inode: InodeId,

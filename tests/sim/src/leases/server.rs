@@ -200,7 +200,7 @@ impl Run {
         self.agenda.at(at, Event::Answered { holder, session, answer });
     }
 
-    /// Everybody who listens hears what there is.
+    /// Every holder that listens is told what there is.
     fn tell_all(&mut self) {
         let sessions: Vec<u64> = self.server.listening.keys().copied().collect();
         for session in sessions {
