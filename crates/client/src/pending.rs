@@ -165,7 +165,7 @@ mod tests {
 
     // SEMANTICS 144.2
     #[test]
-    fn a_call_that_breaks_off_is_an_error_to_who_waits() {
+    fn a_call_that_breaks_off_is_an_error_to_the_thread_that_waits() {
         let call = Pending::begin(|| panic!("as a test wants it")).unwrap();
         assert_eq!(call.wait().unwrap_err().kind(), ErrorKind::Fatal);
     }

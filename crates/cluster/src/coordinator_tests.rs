@@ -233,7 +233,7 @@ fn a_server_that_moves_makes_an_epoch_and_one_that_lost_its_store_a_loss() {
 }
 
 #[test]
-fn who_may_not_join_or_be_forgotten_is_told_why() {
+fn a_server_that_may_not_join_or_be_forgotten_is_told_why() {
     let mut coordinator = pool(3, 48);
     coordinator.step(Input::Forget { server: ServerId(2) }).unwrap();
     let second =

@@ -106,7 +106,7 @@ fn publishing_waits_for_pages_that_somebody_else_has_recalled() {
 
 // SEMANTICS 118.1, 118.2
 #[test]
-fn who_does_not_answer_is_fenced_until_it_does() {
+fn a_session_that_does_not_answer_is_fenced_until_it_does() {
     let mut place = Place_::new();
     let mut stale = place.read_page(0, 0);
     let waits = place.change(session(1), 5, &[7]);
@@ -272,7 +272,7 @@ fn room_is_made_at_one_place_after_the_other() {
 
 // SEMANTICS 116
 #[test]
-fn who_asks_for_a_lease_and_reads_nothing_changes_no_base() {
+fn a_session_that_asks_for_a_lease_and_reads_nothing_changes_no_base() {
     let mut place = Place_::new();
     let mut stored = place.read_page(0, 0);
     assert!(place.leases.keep_whole(FILE, session(0), 0));

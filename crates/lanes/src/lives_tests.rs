@@ -39,7 +39,7 @@ fn what_was_stored_before_a_new_life_and_what_others_write_in_it_all_survive() {
 
 // SEMANTICS 119.2
 #[test]
-fn who_does_not_drop_pages_of_before_in_time_loses_what_it_stored_where_others_wrote() {
+fn a_session_that_does_not_drop_pages_of_before_in_time_loses_what_it_stored_where_others_wrote() {
     let mut place = Place_::new();
     let mut page = place.read_page(0, 0);
     place.leases = next_life(&[0]);
@@ -57,7 +57,7 @@ fn who_does_not_drop_pages_of_before_in_time_loses_what_it_stored_where_others_w
 
 // SEMANTICS 119.2
 #[test]
-fn who_was_asked_for_too_many_places_of_before_has_nothing_that_counts() {
+fn a_session_that_was_asked_for_too_many_places_of_before_has_nothing_that_counts() {
     let mut leases = next_life(&[0]);
     let place = |inode: usize| (InodeId(inode as u64), None);
     for inode in 0..=limits::DATA_RECALLS_PER_SESSION_MAX {
@@ -109,7 +109,7 @@ fn change_at(leases: &mut DataLeases, place: Place, now: u64) -> Vec<u64> {
 
 // SEMANTICS 118.4
 #[test]
-fn who_says_nothing_is_waited_for_once_for_all_that_it_had_before() {
+fn a_session_that_says_nothing_is_waited_for_once_for_all_that_it_had_before() {
     let mut leases = next_life(&[0, 2]);
     let place = |inode: u64| (InodeId(inode), None);
     assert_eq!(change_at(&mut leases, place(70), 0).len(), 2);
@@ -139,7 +139,7 @@ fn who_says_nothing_is_waited_for_once_for_all_that_it_had_before() {
 
 // SEMANTICS 118.4
 #[test]
-fn who_is_late_again_and_again_for_what_it_had_before_is_waited_for_no_more() {
+fn a_session_that_is_late_again_and_again_for_what_it_had_before_is_waited_for_no_more() {
     let mut leases = next_life(&[0]);
     let mut now = 0;
     let mut waited = 0;
@@ -157,7 +157,7 @@ fn who_is_late_again_and_again_for_what_it_had_before_is_waited_for_no_more() {
 
 // SEMANTICS 118.4
 #[test]
-fn who_is_there_again_after_it_was_late_is_waited_for_and_keeps_what_it_got_in_this_life() {
+fn a_session_that_is_there_again_after_it_was_late_is_waited_for_and_keeps_what_it_got_in_this_life() {
     let mut leases = next_life(&[0]);
     let place = |inode: u64| (InodeId(inode), None);
     let first = change_at(&mut leases, place(72), 0);
@@ -198,7 +198,7 @@ fn of_a_file_that_was_made_in_this_life_nobody_has_pages_of_before() {
 
 // SEMANTICS 119.1
 #[test]
-fn who_drops_what_it_is_told_to_is_asked_at_any_number_of_places() {
+fn a_session_that_drops_what_it_is_told_to_is_asked_at_any_number_of_places() {
     let mut leases = next_life(&[0]);
     for inode in 0..=2 * limits::DATA_RECALLS_PER_SESSION_MAX as u64 {
         let asked = change_at(&mut leases, (InodeId(inode), None), 0);
@@ -211,7 +211,7 @@ fn who_drops_what_it_is_told_to_is_asked_at_any_number_of_places() {
 
 // SEMANTICS 119.1
 #[test]
-fn who_moves_bytes_elsewhere_drops_what_it_had_of_them_before() {
+fn a_session_that_moves_bytes_elsewhere_drops_what_it_had_of_them_before() {
     let mut leases = next_life(&[0]);
     assert!(leases.recall_from(FILE, session(0), 0));
     assert_eq!(leases.unacknowledged(session(0), 0).len(), 1);

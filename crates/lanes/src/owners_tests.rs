@@ -38,7 +38,7 @@ fn own(number: usize, page: usize, call: u32) -> Asked {
 }
 
 #[test]
-fn two_who_lost_a_page_and_want_it_again_do_not_wait_for_each_other() {
+fn two_that_lost_a_page_and_want_it_again_do_not_wait_for_each_other() {
     let mut leases = DataLeases::default();
     for number in 0..2 {
         leases.keep(FILE, session(number), whole(0), 0);
@@ -138,7 +138,7 @@ fn a_page_is_not_waited_for_that_a_write_holds_which_has_yet_to_begin() {
 
 // SEMANTICS 128.13
 #[test]
-fn who_owns_too_many_parts_gives_the_farthest_up_at_once() {
+fn a_session_that_owns_too_many_parts_releases_the_farthest_at_once() {
     let mut leases = DataLeases::default();
     let count = limits::STRICT_RUNS_MAX;
     for page in 0..count {
@@ -156,7 +156,7 @@ fn who_owns_too_many_parts_gives_the_farthest_up_at_once() {
 
 // SEMANTICS 119.3
 #[test]
-fn who_drops_one_page_has_dropped_no_others_that_are_outdated() {
+fn a_session_that_drops_one_page_has_dropped_no_others_that_are_outdated() {
     let mut leases = DataLeases::after([(session(0), true)]);
     leases.note_before(&News::Outdated { place: FILE, session: session(0), pages: whole(0) });
     assert!(claim(&mut leases, &own(0, 2, 1)).0);
@@ -197,7 +197,7 @@ fn acknowledge_all(leases: &mut DataLeases, number: usize) -> usize {
 
 // SEMANTICS 128.8
 #[test]
-fn who_owns_page_after_page_gets_each_however_many_holes_the_leases_of_others_have() {
+fn a_session_that_owns_page_after_page_gets_each_however_many_holes_the_leases_of_others_have() {
     const OWNED: usize = 2 * limits::DATA_LEASE_HOLES_MAX;
     let mut leases = DataLeases::default();
     leases.keep(FILE, session(READER), whole(0), 0);
@@ -250,7 +250,7 @@ fn a_change_that_others_own_in_thousands_of_parts_fences_nobody() {
 
 // SEMANTICS 128.2
 #[test]
-fn who_waits_for_each_other_by_parts_of_large_recalls_is_told_of_the_others_again() {
+fn sessions_that_wait_for_each_other_by_parts_of_large_recalls_are_told_of_the_others_again() {
     let mut leases = DataLeases::default();
     for number in 0..2 {
         leases.keep(FILE, session(number), whole(0), 0);
@@ -303,7 +303,7 @@ fn an_answer_waits_for_the_rest_of_a_recall_whose_holder_waits_for_a_page_of_it(
 
 // SEMANTICS 128.2
 #[test]
-fn nobody_is_fenced_who_waits_for_a_page_of_what_it_is_to_drop() {
+fn no_session_is_fenced_that_waits_for_a_page_of_what_it_is_to_drop() {
     let mut leases = DataLeases::default();
     for number in 0..2 {
         leases.keep(FILE, session(number), whole(0), 0);
@@ -346,7 +346,7 @@ fn a_page_that_is_never_dropped_ends_its_holders_time_whatever_others_it_gets() 
 
 // SEMANTICS 128.2
 #[test]
-fn who_gets_the_page_that_was_in_the_way_of_its_drop_has_the_time_to_drop_it() {
+fn a_session_that_gets_the_page_that_kept_it_from_its_drop_has_the_time_to_drop_it() {
     let mut leases = DataLeases::default();
     for number in 0..2 {
         leases.keep(FILE, session(number), whole(0), 0);
@@ -443,7 +443,7 @@ fn pages_that_are_wanted_one_after_the_other_are_recalled_ahead() {
 
 // SEMANTICS 131.1
 #[test]
-fn it_is_told_who_has_what_and_who_waits_for_whom() {
+fn it_is_told_which_session_has_what_and_which_waits_for_which() {
     let mut leases = DataLeases::default();
     let many = ByteRange { start: 0, end: 8 * PAGE_BYTES };
     assert!(claim(&mut leases, &Asked { range: many, ..own(0, 0, 1) }).0);

@@ -154,7 +154,7 @@ fn range(start: u64, end: u64) -> ByteRange {
 
 // SEMANTICS 86
 #[test]
-fn memory_is_bounded_and_who_is_forgotten_hears_of_a_change() {
+fn memory_is_bounded_and_a_watch_that_is_forgotten_is_told_of_a_change() {
     let mut watches = Watches::default();
     let of = |number: usize| (InodeId(number as u64), Some(0));
     let first = watches.ask(of(0), range(0, 1), None, None, 5).unwrap();

@@ -213,7 +213,7 @@ proptest! {
 
 // SEMANTICS 77.1
 #[test]
-fn who_lets_a_recall_run_out_gets_nothing_before_it_asks_again() {
+fn a_session_that_lets_a_recall_run_out_gets_nothing_before_it_asks_again() {
     let (mut leases, file) = (Leases::default(), inode(0));
     assert!(!leases.give(session(0), file, Leased::Attributes, 0), "nobody hears of its recalls");
     leases.acknowledge(session(0), 0);
@@ -234,7 +234,7 @@ fn who_lets_a_recall_run_out_gets_nothing_before_it_asks_again() {
 }
 
 #[test]
-fn who_listens_and_has_done_nothing_since_ends_nobodys_wait() {
+fn a_session_that_listens_and_has_done_nothing_since_ends_nobodys_wait() {
     let (mut leases, file) = (Leases::default(), inode(0));
     assert!(!leases.acknowledge(session(0), 0) && !leases.acknowledge(session(0), 0));
     assert!(leases.give(session(0), file, Leased::Attributes, 0));
@@ -299,7 +299,7 @@ fn what_changes_while_nobody_is_waited_for_is_told_before_anything_is_renewed() 
 
 // SEMANTICS 138.2
 #[test]
-fn who_does_not_hear_what_changes_gets_no_more_and_loses_what_it_cannot_be_told() {
+fn a_session_that_does_not_listen_gets_no_more_and_loses_what_it_cannot_be_told() {
     let mut leases = Leases::default();
     leases.acknowledge(session(0), 0);
     let one = |number: usize| InodeId::new(Slot(1), number as u64);

@@ -63,7 +63,7 @@ impl Server {
             self.note_effect(slot, effect);
         }
         let mut others = owe_deliveries(self, effects.names);
-        self.forget_who_knew(&mut others);
+        self.forget_knowers(&mut others);
         others.retain(|effect| {
             !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)
         });
@@ -72,7 +72,7 @@ impl Server {
 
     /// A session counts as knowing its own change only while it waits for the reply. If it no longer waits,
     /// it may have read the state from before the change, so it has to get recalls.
-    fn forget_who_knew(&self, effects: &mut [Effect]) {
+    fn forget_knowers(&self, effects: &mut [Effect]) {
         let waiting = self.waiting.borrow();
         let gone = |effect: &Effect| match effect {
             Effect::Reply { token, .. } if waiting.get(token).is_none_or(oneshot::Sender::is_closed) => {

@@ -412,7 +412,7 @@ fn a_small_files_change_that_comes_again_waits_like_the_first_also_in_the_next_l
 
 // SEMANTICS 119.3
 #[test]
-fn what_others_changed_before_a_server_died_is_not_taken_back_by_who_had_yet_to_drop_it() {
+fn what_others_changed_before_a_server_died_is_not_taken_back_by_a_session_that_had_yet_to_drop_it() {
     run(async {
         let mut two = two(false).await;
         let mut page = two.keep(0, PAGE as u32).await;
@@ -455,7 +455,7 @@ fn what_others_changed_before_a_server_died_is_not_taken_back_by_who_had_yet_to_
 
 // SEMANTICS 138.5
 #[test]
-fn who_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_when_the_file_is_there() {
+fn a_session_that_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_when_the_file_is_there() {
     let server = TestServer::start(2);
     run(async {
         let held = Rc::new(Cell::new(Some(ErrorKind::Retry)));

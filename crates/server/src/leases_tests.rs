@@ -112,7 +112,7 @@ async fn cancel_waiting(asker: &mut Client, other: &mut Client, link: &Link) {
 
 // SEMANTICS 138.4
 #[test]
-fn who_gave_a_change_up_is_told_when_it_is_done_after_all() {
+fn a_session_that_cancelled_a_change_is_told_when_it_is_done_after_all() {
     let cancelled = async |mut asker: Client, mut other: Client, link: Link| {
         cancel_waiting(&mut asker, &mut other, &link).await;
         // Its connection stays.
@@ -134,7 +134,7 @@ fn a_late_copy_of_what_was_cancelled_is_refused_and_makes_nobody_know_of_it() {
 
 // SEMANTICS 138.4
 #[test]
-fn who_waits_no_more_for_a_change_is_told_when_it_is_done_after_all() {
+fn a_session_that_waits_no_more_for_a_change_is_told_when_it_is_done_after_all() {
     let timed_out = async |mut asker: Client, _: Client, link: Link| {
         let mut header = asker.header(Kind::Link, 1, 0);
         header.deadline_millis = 20;

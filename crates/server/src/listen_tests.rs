@@ -16,7 +16,7 @@ fn asks(leases: bool, life: u64) -> Listen {
 }
 
 #[test]
-fn who_believes_nothing_by_leases_is_given_none_though_it_listens() {
+fn a_session_that_believes_nothing_by_leases_is_given_none_though_it_listens() {
     run(async {
         let server = TestServer::start(1);
         let mut client = Client::user(&server.address, 1).await;
@@ -44,7 +44,7 @@ fn a_request_gives_way_to_the_next_one_of_its_session() {
 }
 
 #[test]
-fn a_newer_map_is_told_to_who_listens_by_an_older_one() {
+fn a_newer_map_is_told_to_a_session_that_listens_by_an_older_one() {
     run(async {
         let server = TestServer::start(1);
         let mut listener = Client::user(&server.address, 1).await;

@@ -190,7 +190,7 @@ fn a_session_that_ends_while_its_bytes_arrive_has_no_lease_by_them() {
 
 // SEMANTICS 119.5
 #[test]
-fn who_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_grown() {
+fn a_session_that_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_grown() {
     let server = TestServer::start(1);
     run(async {
         let mut small = small(&server, SLOT).await;

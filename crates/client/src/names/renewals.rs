@@ -208,7 +208,7 @@ mod tests {
 
     // SEMANTICS 138.2
     #[test]
-    fn a_renewal_is_nothing_to_who_has_not_done_all_recalls() {
+    fn a_renewal_is_nothing_to_a_client_that_has_not_done_all_recalls() {
         let (renewals, server, asked) = (Renewals::default(), ServerId(1), Instant::now());
         let renew = |newest| {
             let done = *renewals.of(server).done.lock();
@@ -226,7 +226,7 @@ mod tests {
 
     // SEMANTICS 138.2
     #[test]
-    fn who_does_not_wait_has_no_answer_while_another_asks() {
+    fn a_caller_that_does_not_wait_has_no_answer_while_another_asks() {
         let (renewals, server) = (Renewals::default(), (ServerId(1), Epoch(1)));
         renewals.note_done(server.0, (5, server.1), None);
         let again = |wait| renewals.renew(server, wait, |_| Ok(reply(5, 0, 0)));

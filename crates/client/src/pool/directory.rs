@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_who_create_a_pool_at_once_all_have_one_secret() {
+    fn of_many_that_create_a_pool_at_once_all_have_one_secret() {
         for _ in 0..20 {
             let scratch = Scratch::new();
             let begin = std::sync::Barrier::new(8);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_longest_is_the_next() {
+    fn the_one_that_waits_longest_is_the_next() {
         let (mut places, purpose) = (Places::default(), Purpose::StrictReads);
         fill(&mut places, purpose);
         let waiters: Vec<Waiter> = (0..3).map(|_| places.wait(purpose)).collect();

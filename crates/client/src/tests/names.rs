@@ -113,7 +113,7 @@ fn what_a_home_says_lacks_times_that_it_has_yet_to_hear() {
 
 // SEMANTICS 140.4
 #[test]
-fn who_opens_by_name_hears_of_the_mode_that_counts() {
+fn a_client_that_opens_by_name_hears_of_the_mode_that_counts() {
     let pool = FakePool::start(1);
     let client = pool.connect();
     let inode = client.open("/one", &striped(1)).unwrap().inode();

@@ -195,7 +195,7 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
 }
 
 #[test]
-fn who_listens_to_a_server_tells_it_so_that_the_session_lives() {
+fn a_client_that_listens_to_a_server_tells_it_so_that_the_session_lives() {
     let pool = FakePool::start(2);
     let client = pool.connect();
     let _kernel = with_kernel(&client);

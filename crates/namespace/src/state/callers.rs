@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_are_remembered_and_those_who_never_come_again_make_room() {
+    fn so_many_are_remembered_and_those_that_never_come_again_make_room() {
         let token = |number| Token { session: SessionId([1; 16]), sequence: Sequence(number) };
         let most = limits::DIRECTORY_REMOVERS_MAX as u64;
         let mut callers = Callers::default();

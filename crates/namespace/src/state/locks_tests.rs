@@ -247,7 +247,7 @@ fn nobody_overtakes_an_earlier_one_and_a_writer_has_its_turn() {
 
 // SEMANTICS 66
 #[test]
-fn who_is_waited_for_does_not_wait_for_those_who_wait() {
+fn a_session_that_is_waited_for_does_not_wait_for_those_that_wait() {
     let mut locks = FileLocks::default();
     let mut ask = |number, kind, start, end, wait| {
         locks.ask(LockTable::Fcntl, lock(number, kind, start, end), wait, true).unwrap()

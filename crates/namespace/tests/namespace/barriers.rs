@@ -270,7 +270,7 @@ fn arrive(host: &mut Host, of: u64, parties: u32, member: u32, wait: u64) -> Res
 
 // SEMANTICS 80.1
 #[test]
-fn who_is_missing_is_told_with_where_it_was() {
+fn missing_members_are_told_with_where_they_were() {
     let mut host = Host::new();
     arrive(&mut host, 0, 2, 0, 1).unwrap();
     arrive(&mut host, 1, 2, 1, 1).unwrap();

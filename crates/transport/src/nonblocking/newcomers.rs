@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_is_of_those_from_where_most_come_and_not_the_oldest() {
+    fn the_connection_that_goes_is_of_those_from_where_most_come_and_not_the_oldest() {
         with_sockets(|socket| {
             let newcomers = Newcomers::new(9);
             let alone = socket();

@@ -62,7 +62,7 @@ fn a_deadline_may_pass_in_the_middle_of_data() {
 }
 
 #[test]
-fn sending_to_somebody_who_does_not_read_ends_at_the_deadline() {
+fn sending_to_a_peer_that_does_not_read_ends_at_the_deadline() {
     for server in TestServer::both() {
         let proxy = Proxy::new(&server.address, Mischief::StallAt(GREETING_UP), Mischief::None);
         let mut connection = Connection::connect(&proxy.address, &owner(), None, soon()).unwrap();

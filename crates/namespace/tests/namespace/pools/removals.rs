@@ -59,7 +59,7 @@ fn kind(pool: &Pool, client: usize, sequence: Sequence) -> Option<ErrorKind> {
 }
 
 #[test]
-fn all_who_want_a_spread_directory_removed_hear_that_it_is_not_empty() {
+fn all_that_want_a_spread_directory_removed_are_told_that_it_is_not_empty() {
     let (mut pool, _, _) = pool();
     let rename = Wish::Rename {
         parent: ROOT,
@@ -91,7 +91,7 @@ fn all_who_want_a_spread_directory_removed_hear_that_it_is_not_empty() {
 
 /// The second caller asks when the last entry is gone; the check under way has seen the entry.
 #[test]
-fn who_asks_while_others_are_looked_for_does_not_hear_what_was_before() {
+fn a_caller_that_asks_while_others_are_looked_for_does_not_get_what_was_before() {
     let (mut pool, directory, left) = pool();
     // The third client learns where the entry is: it exists.
     pool.send_wish(2, &Wish::Symlink { parent: directory, name: left.clone() });

@@ -334,7 +334,7 @@ fn a_file_reserves_where_its_directory_hands_that_down_or_its_maker_asks_for_it(
 
 // SEMANTICS 145.1
 #[test]
-fn a_file_that_reserves_is_made_longer_by_who_has_taken_its_memory() {
+fn a_file_that_reserves_is_made_longer_by_a_session_that_has_taken_its_memory() {
     let mut story = Story::new();
     let mut request = create(InodeId::ROOT, "f", 1);
     request.wish.hints.rules.reserve = true;
