@@ -12,7 +12,7 @@ use ramlace_wire::peer::Token;
 use tokio::sync::oneshot;
 
 use crate::clock;
-use crate::deliveries::owe_deliveries;
+use crate::deliveries::send_deliveries;
 use crate::durable::Effects;
 use crate::record::Record;
 use crate::server::Server;
@@ -62,7 +62,7 @@ impl Server {
         for (slot, effect) in effects.lanes {
             self.note_effect(slot, effect);
         }
-        let mut others = owe_deliveries(self, effects.names);
+        let mut others = send_deliveries(self, effects.names);
         self.forget_knowers(&mut others);
         others.retain(|effect| {
             !self.leases.note(effect) && !self.answer_waiting(effect) && !self.tell_event(effect)

@@ -17,7 +17,7 @@ use ramlace_wire::peer::{LaneCut, QueryRecalls, RecallsKnown};
 
 use crate::cause;
 use crate::server::data_desk::place_of;
-use crate::server::delivery_queues::Owed;
+use crate::server::delivery_queues::Pending;
 use crate::server::{Outcome, Server};
 
 /// The pause before a lane's server is asked again; it doubles.
@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 impl Server {
     /// The answer to the home of a file whose lane was cut: it waits for these recalls.
     ///
-    /// Errors: `Retry` for more than one message may name.
+    /// Errors: `Retry` if there are more recalls than one message may name.
     pub fn lane_cut(&self, recalls: Vec<u64>) -> Result<LaneCut> {
         let (count, most) = (recalls.len(), limits::DATA_RECALLS_PER_MESSAGE_MAX);
         if count > most {
@@ -58,20 +58,20 @@ impl Server {
 
     /// A lane is cut: waits in a task until its truncation may be answered, which is when nobody has pages of
     /// what was cut off.
-    pub fn await_cut(self: &Rc<Self>, target: ServerId, owed: Owed, cut: LaneCut) {
+    pub fn await_cut(self: &Rc<Self>, target: ServerId, pending: Pending, cut: LaneCut) {
         let server = self.clone();
         tokio::task::spawn_local(cause::kept(async move {
-            match server.pass_cut(target, &owed, cut).await {
-                Ok(()) if server.is_owed(&owed) => server.delivery_is_done(&owed),
+            match server.pass_cut(target, &pending, cut).await {
+                Ok(()) if server.is_pending(&pending) => server.delivery_is_done(&pending),
                 Ok(()) => {}
                 // Its server has restarted, or does not answer: retrying is the matter of deliveries.
-                Err(_) => server.queue(owed),
+                Err(_) => server.queue(pending),
             }
         }));
     }
 
     /// Waits until these recalls are over, or the cut is not waited for any more.
-    async fn pass_cut(self: &Rc<Self>, target: ServerId, owed: &Owed, cut: LaneCut) -> Outcome<()> {
+    async fn pass_cut(self: &Rc<Self>, target: ServerId, pending: &Pending, cut: LaneCut) -> Outcome<()> {
         let LaneCut { life, recalls } = cut;
         if target == self.me {
             self.data.pass(&recalls).await;
@@ -79,7 +79,7 @@ impl Server {
         }
         let request = QueryRecalls { life, recalls };
         let mut pause = FIRST_PAUSE;
-        while self.is_owed(owed) {
+        while self.is_pending(pending) {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             let map = self.membership.map()?;

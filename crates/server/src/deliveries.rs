@@ -15,7 +15,7 @@ use ramlace_wire::{ErrorBody, Request, encode_body};
 
 use crate::cause;
 use crate::clock;
-use crate::server::delivery_queues::{Owed, Queue};
+use crate::server::delivery_queues::{Pending, Queue};
 use crate::server::{Outcome, Refusal, Server};
 use crate::stop::BugEndsProcess;
 
@@ -63,19 +63,19 @@ impl Server {
             })
             .collect();
         for (from, id, delivery) in open {
-            self.owe(from, id, delivery);
+            self.send_delivery(from, id, delivery);
         }
     }
 
     /// Queues a delivery for the server that holds its slot.
-    pub fn owe(self: &Rc<Self>, from: Slot, id: DeliveryId, delivery: Delivery) {
-        self.queue(Owed { from, id, delivery, cause: cause::now() });
+    pub fn send_delivery(self: &Rc<Self>, from: Slot, id: DeliveryId, delivery: Delivery) {
+        self.queue(Pending { from, id, delivery, cause: cause::now() });
     }
 
     /// The same of one that was queued before.
-    pub fn queue(self: &Rc<Self>, owed: Owed) {
-        let (from, id) = (owed.from, owed.id);
-        let target = match self.primary(owed.delivery.slot()) {
+    pub fn queue(self: &Rc<Self>, pending: Pending) {
+        let (from, id) = (pending.from, pending.id);
+        let target = match self.primary(pending.delivery.slot()) {
             Ok(target) => target,
             Err(error) => {
                 // Slots come from checked layouts and the map: without a map nothing is served.
@@ -86,7 +86,7 @@ impl Server {
         let mut queues = self.deliveries.queues.borrow_mut();
         let idle = !queues.contains_key(&target);
         let queue = queues.entry(target).or_default();
-        queue.owed.push_back(owed);
+        queue.pending.push_back(pending);
         let unreachable = queue.unreachable;
         drop(queues);
         if idle {
@@ -103,15 +103,15 @@ impl Server {
             let next = {
                 let mut queues = self.deliveries.queues.borrow_mut();
                 let Some(queue) = queues.get_mut(&target) else { return };
-                match queue.owed.pop_front() {
-                    Some(owed) => owed,
+                match queue.pending.pop_front() {
+                    Some(pending) => pending,
                     None => {
                         queues.remove(&target);
                         return;
                     }
                 }
             };
-            if !self.is_owed(&next) {
+            if !self.is_pending(&next) {
                 // A later delivery has replaced it, or its operation was aborted.
                 continue;
             }
@@ -126,19 +126,19 @@ impl Server {
                 Attempt::Again => {
                     self.mark_reached(target);
                     tokio::time::sleep(RETRY_PAUSE).await;
-                    self.with_queue(target, |queue| queue.owed.push_front(next));
+                    self.with_queue(target, |queue| queue.pending.push_front(next));
                 }
                 Attempt::Refused => {
                     self.mark_reached(target);
-                    self.with_queue(target, |queue| queue.owed.push_back(next));
+                    self.with_queue(target, |queue| queue.pending.push_back(next));
                     tokio::time::sleep(REFUSED_PAUSE).await;
                 }
                 Attempt::Unreachable => {
-                    self.with_queue(target, |queue| queue.owed.push_front(next));
+                    self.with_queue(target, |queue| queue.pending.push_front(next));
                     self.tell_unreachable(target);
                     tokio::time::sleep(UNREACHABLE_PAUSE).await;
                     // Otherwise a file that is truncated again and again would fill the queue.
-                    self.with_queue(target, |queue| queue.owed.retain(|owed| self.is_owed(owed)));
+                    self.with_queue(target, |queue| queue.pending.retain(|pending| self.is_pending(pending)));
                     // The server may have been forgotten: then its slots have a new primary. If the
                     // coordinator does not answer either, the delivery stays queued.
                     let _ = self.refresh_map().await;
@@ -147,11 +147,11 @@ impl Server {
         }
     }
 
-    async fn deliver(self: &Rc<Self>, target: ServerId, owed: &Owed) -> Attempt {
-        let outcome = self.carry(&owed.delivery).await;
+    async fn deliver(self: &Rc<Self>, target: ServerId, pending: &Pending) -> Attempt {
+        let outcome = self.carry(&pending.delivery).await;
         let result = match outcome {
             Ok(Accepted::Cut(cut)) if !cut.recalls.is_empty() => {
-                self.await_cut(target, owed.clone(), cut);
+                self.await_cut(target, pending.clone(), cut);
                 return Attempt::Answered;
             }
             Ok(Accepted::Cut(_)) => Ok(DeliveryAnswer::Done),
@@ -171,31 +171,34 @@ impl Server {
             Ok(_) => true,
             Err(body) => {
                 let gone = [ErrorKind::Stale, ErrorKind::Lost].map(ErrorKind::number);
-                gone.contains(&body.kind) || self.is_awaited(owed.from, owed.id)
+                gone.contains(&body.kind) || self.is_awaited(pending.from, pending.id)
             }
         };
         if matters {
-            self.report(owed.from, Op::DeliveryDone { delivery: owed.id, result });
-            if let Delivery::FillLane(filled) = &owed.delivery {
+            self.report(pending.from, Op::DeliveryDone { delivery: pending.id, result });
+            if let Delivery::FillLane(filled) = &pending.delivery {
                 self.recall_left(filled.lane.inode);
             }
         }
         // A refused delivery may still be pending: memory must be freed, prepared participants be decided.
-        if self.is_owed(owed) { Attempt::Refused } else { Attempt::Answered }
+        if self.is_pending(pending) { Attempt::Refused } else { Attempt::Answered }
     }
 
     /// A lane is cut, and no kernel has pages of what was cut off.
-    pub fn delivery_is_done(self: &Rc<Self>, owed: &Owed) {
-        self.report(owed.from, Op::DeliveryDone { delivery: owed.id, result: Ok(DeliveryAnswer::Done) });
-        if self.is_owed(owed) {
+    pub fn delivery_is_done(self: &Rc<Self>, pending: &Pending) {
+        self.report(
+            pending.from,
+            Op::DeliveryDone { delivery: pending.id, result: Ok(DeliveryAnswer::Done) },
+        );
+        if self.is_pending(pending) {
             // There was no room for that.
-            self.queue(owed.clone());
+            self.queue(pending.clone());
         }
     }
 
-    pub fn is_owed(&self, owed: &Owed) -> bool {
+    pub fn is_pending(&self, pending: &Pending) -> bool {
         let durable = self.durable.borrow();
-        durable.names(owed.from).is_some_and(|state| state.open_delivery(owed.id).is_some())
+        durable.names(pending.from).is_some_and(|state| state.open_delivery(pending.id).is_some())
     }
 
     /// Tells the operation that waits for a delivery that its server cannot be reached now.
@@ -354,7 +357,7 @@ impl Server {
             if std::mem::replace(&mut queue.unreachable, true) {
                 return;
             }
-            queue.owed.iter().map(|owed| (owed.from, owed.id)).collect()
+            queue.pending.iter().map(|pending| (pending.from, pending.id)).collect()
         };
         for (slot, delivery) in waiting {
             self.tell_waiting(slot, delivery);
@@ -371,11 +374,11 @@ impl Server {
 }
 
 /// Queues the deliveries among some effects, and spreads directories that have grown; returns the others.
-pub fn owe_deliveries(server: &Rc<Server>, effects: Vec<(Slot, Effect)>) -> Vec<Effect> {
+pub fn send_deliveries(server: &Rc<Server>, effects: Vec<(Slot, Effect)>) -> Vec<Effect> {
     let (mut others, mut crowded) = (Vec::new(), Vec::new());
     for (slot, effect) in effects {
         match effect {
-            Effect::Send { delivery, message } => server.owe(slot, delivery, message),
+            Effect::Send { delivery, message } => server.send_delivery(slot, delivery, message),
             Effect::Crowded { directory } => crowded.push(directory),
             other => others.push(other),
         }

@@ -154,7 +154,7 @@ fn the_heir_of_a_forgotten_server_gets_what_it_was_owed() {
 }
 
 #[test]
-fn a_delivery_that_is_refused_is_owed_all_the_same() {
+fn a_delivery_that_is_refused_stays_pending() {
     let server = TestServer::start(2);
     run(async {
         let received = Rc::new(RefCell::new(Vec::new()));
@@ -227,7 +227,7 @@ fn a_session_that_ends_waits_for_nothing() {
 }
 
 #[test]
-fn a_server_that_is_down_is_owed_the_last_truncation_of_a_file_alone() {
+fn for_a_server_that_is_down_the_last_truncation_of_a_file_alone_is_pending() {
     let server = TestServer::start(2);
     run(async {
         let peer = false_server(&server, Rc::new(done)).await;
@@ -247,7 +247,7 @@ fn a_server_that_is_down_is_owed_the_last_truncation_of_a_file_alone() {
             assert!(Instant::now() < end, "{} are queued for a server that is down", queued().await);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(queued().await > 0, "it is owed the last ones still");
+        assert!(queued().await > 0, "the last ones are pending still");
     });
 }
 

@@ -56,8 +56,8 @@ impl Session {
         }
         let newest = match remedy.asks_for_map {
             None => None,
-            Some(MapAsked::Anybody) => Some(self.refresh_map(deadline)?),
-            Some(MapAsked::AnybodyElse) => Some(self.refresh_map_without(Some(server.id), deadline)?),
+            Some(MapAsked::AllServers) => Some(self.refresh_map(deadline)?),
+            Some(MapAsked::OtherServers) => Some(self.refresh_map_without(Some(server.id), deadline)?),
         };
         if remedy.confirms {
             self.confirm(server)?;

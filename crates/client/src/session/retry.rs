@@ -51,9 +51,9 @@ pub struct Remedy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapAsked {
     /// Every server.
-    Anybody,
+    AllServers,
     /// All except the server that failed, which would not answer.
-    AnybodyElse,
+    OtherServers,
 }
 
 impl Failed {
@@ -61,9 +61,9 @@ impl Failed {
     pub fn remedy(self, now: Instant, deadline: Instant) -> Remedy {
         let lost = !self.from_server;
         let asks_for_map = match self.kind {
-            ErrorKind::Redirect(Redirect::Moved) if !self.brings_map => Some(MapAsked::Anybody),
-            ErrorKind::HostDown if lost && self.refused_or_silent => Some(MapAsked::AnybodyElse),
-            ErrorKind::HostDown if lost => Some(MapAsked::Anybody),
+            ErrorKind::Redirect(Redirect::Moved) if !self.brings_map => Some(MapAsked::AllServers),
+            ErrorKind::HostDown if lost && self.refused_or_silent => Some(MapAsked::OtherServers),
+            ErrorKind::HostDown if lost => Some(MapAsked::AllServers),
             _ => None,
         };
         Remedy {
@@ -205,10 +205,10 @@ mod tests {
     fn a_lost_answer_drops_connections_and_asks_who_has_the_slot() {
         let remedy = with_time(lost(ErrorKind::HostDown), 10_000);
         let expected =
-            Remedy { drops_lines: true, asks_for_map: Some(MapAsked::Anybody), ..Remedy::default() };
+            Remedy { drops_lines: true, asks_for_map: Some(MapAsked::AllServers), ..Remedy::default() };
         assert_eq!(remedy, expected);
         let silent = Failed { refused_or_silent: true, ..lost(ErrorKind::HostDown) };
-        assert_eq!(with_time(silent, 10_000).asks_for_map, Some(MapAsked::AnybodyElse));
+        assert_eq!(with_time(silent, 10_000).asks_for_map, Some(MapAsked::OtherServers));
         assert_eq!(with_time(lost(ErrorKind::Protocol), 10_000).asks_for_map, None);
     }
 
@@ -221,12 +221,12 @@ mod tests {
 
     #[test]
     fn a_slot_that_moved_is_looked_for_unless_its_map_came_along() {
-        assert_eq!(with_time(from_server(MOVED), 0).asks_for_map, Some(MapAsked::Anybody));
+        assert_eq!(with_time(from_server(MOVED), 0).asks_for_map, Some(MapAsked::AllServers));
         assert_eq!(with_time(Failed { brings_map: true, ..from_server(MOVED) }, 0), Remedy::default());
         let with_map = Failed { brings_map: true, ..lost(ErrorKind::HostDown) };
         assert_eq!(
             with_time(with_map, 10_000).asks_for_map,
-            Some(MapAsked::Anybody),
+            Some(MapAsked::AllServers),
             "it may be older than who has the slot now"
         );
     }

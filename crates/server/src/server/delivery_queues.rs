@@ -9,7 +9,7 @@ use ramlace_transport::trace::RequestName;
 
 /// A pending delivery, and the slot that sends it.
 #[derive(Clone)]
-pub struct Owed {
+pub struct Pending {
     pub from: Slot,
     pub id: DeliveryId,
     pub delivery: Delivery,
@@ -20,7 +20,7 @@ pub struct Owed {
 /// The pending deliveries to one server.
 #[derive(Default)]
 pub struct Queue {
-    pub owed: VecDeque<Owed>,
+    pub pending: VecDeque<Pending>,
     pub unreachable: bool,
 }
 
@@ -34,6 +34,6 @@ pub struct Deliveries {
 impl Deliveries {
     /// The number that wait for a server.
     pub fn queued(&self, target: ServerId) -> usize {
-        self.queues.borrow().get(&target).map_or(0, |queue| queue.owed.len())
+        self.queues.borrow().get(&target).map_or(0, |queue| queue.pending.len())
     }
 }

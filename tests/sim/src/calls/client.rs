@@ -341,7 +341,7 @@ impl Run {
         let (wait, map) = match asks {
             None => (0, None),
             Some(asks) => {
-                let silent = (asks == MapAsked::AnybodyElse).then_some(server);
+                let silent = (asks == MapAsked::OtherServers).then_some(server);
                 self.newest_map(client, silent, deadline.saturating_sub(now))
             }
         };
