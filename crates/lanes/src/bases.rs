@@ -122,7 +122,7 @@ impl DataLeases {
         self.base_bytes() + one <= limits::DATA_BASE_BYTES_HARD_MAX
     }
 
-    /// There are too many copies: the holder that was asked longest ago, of those with copies, is fenced.
+    /// There are too many copies: of the holders with copies, the one that was asked first is fenced.
     /// Returns whether there was one. A holder that is asked by this very change has had no time to answer, and
     /// what `by` writes back is based on its own copies; a holder that itself waits goes last.
     pub(super) fn fence_for_room(&mut self, by: SessionId, now: u64) -> bool {

@@ -360,18 +360,19 @@ impl DataLeases {
         if matches!(wish, Wish::Own | Wish::Strict) {
             self.owners.join(place, session)?;
         }
-        // Stores of strict mounts' programs from before the restart come first; a session that stores itself
-        // is alone.
+        // What programs of strict mounts stored before the restart is written back first. A claim that excludes all
+        // others also waits for what other mounts had.
         self.recall_from_returning(place, session, !wish.is_alone(), now);
         let pages = whole_pages(range);
         // A request without bytes wants a lease on all of them.
         let wanted = if range.is_empty() { WHOLE } else { pages };
         if !self.owners.is_strict(place) && !self.is_owned_by_others(place, session, wanted) {
             if !wish.changes() {
-                // It may have waited until now.
+                // Before the last strict mount left, the claim may have waited.
                 self.end_claim(place, std::mem::take(ticket));
             } else if *ticket == Ticket::default() {
-                // A strict mount may come before its bytes are all there.
+                // A strict mount may join while the bytes of this change are still arriving: it has to wait for
+                // this claim.
                 *ticket = self.owners.note(asked, pages)?;
             }
             return Ok(true);

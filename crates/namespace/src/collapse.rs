@@ -1,11 +1,11 @@
 //! Spread directories that a caller wants removed: they are made whole first, which they can be when they are
 //! empty.
 //!
-//! A session that asks gets Retry, and the home checks all partitions (a look). When the session asks again the
-//! directory is whole, or the answer says why it is not. One look answers all callers that asked before it
-//! began. A caller that asks while it runs waits for the next one: what an earlier look found may have changed
-//! before it asked. So several callers that retry do not delay each other, and each is answered after two looks
-//! at the most.
+//! A session that asks gets Retry, and the home checks all partitions. When the session asks again the directory
+//! is whole, or the answer says why it is not. One check answers all callers that asked before it began. A caller
+//! that asks while it runs waits for the next one: what the earlier check found may have changed before the caller
+//! asked. So several callers that retry do not delay each other, and each is answered after two checks at the
+//! most.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::peer::Token;
@@ -15,7 +15,7 @@ use crate::state::inode::Body;
 use crate::state::{FollowUp, SlotState};
 
 impl SlotState {
-    /// The result of the last check (look) for this caller.
+    /// The result of the last check for this caller.
     pub(crate) fn check_not_refused(&mut self, inode: InodeId, token: Token) -> Result<()> {
         match self.spread_mut(inode).and_then(|spread| spread.callers.take_refusal(token)) {
             Some(why) => Err(why.into_error()),

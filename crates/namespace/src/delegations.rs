@@ -1,6 +1,6 @@
-//! Delegations of a slot: one session answers for it, until it gives it back, misses its time or ends. Requests
-//! that come before it is given back are the server's matter; the fact that it is delegated must outlive the
-//! server's process, since what the holder has promised does.
+//! Delegation of a slot to one session, its holder: the holder answers for the slot by itself, until it gives the
+//! slot back, is fenced, or ends. The server makes requests of others wait meanwhile. That the slot is delegated
+//! is part of its state: the holder's promises outlive a restart of the server, so the delegation has to.
 
 use ramlace_base::{InodeId, SessionId};
 
@@ -26,18 +26,18 @@ impl SlotState {
         !self.intents.is_empty() || !self.unfinished.is_empty()
     }
 
-    /// One that is delegated already stays so: the server asks for it first.
+    /// Delegates the slot, unless it is delegated: then the server has to recall it first.
     pub(crate) fn delegate(&mut self, session: SessionId) {
         if self.delegation.is_some() {
             return;
         }
-        // Its end must come here.
+        // So that the slot is told when the session ends.
         self.sessions.entry(session).or_default();
         self.delegations += 1;
         self.delegation = Some(Delegation { session, number: self.delegations });
     }
 
-    /// Late news of an older one end no newer one.
+    /// A delegation ends. A late message about an older one does not end a newer one.
     pub(crate) fn end_delegation(&mut self, number: u64) {
         self.delegation = self.delegation.filter(|delegation| delegation.number != number);
     }

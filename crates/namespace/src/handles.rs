@@ -34,8 +34,8 @@ impl SlotState {
                 ));
             }
         }
-        // A caller that acts for itself gets the bytes, so running needs the right to read; the owner may
-        // always grant it.
+        // Where no kernel of a host stands in between, the caller itself gets the bytes: running a file then
+        // needs the right to read it, except for the owner, who can grant that at any time.
         let runs = request.run && (caller.on_behalf || caller.who.uid == inode.uid);
         let rights = [
             (request.read || (request.run && !runs), right::READ),

@@ -71,13 +71,13 @@ impl File {
         Reply::Promoted(Promoted { size: self.size_info(), since: self.layout.created })
     }
 
-    /// Whether it can go to its lanes without a byte for them. A lane that may have begun must be notified,
-    /// even if it is to hold nothing.
+    /// Whether it can be promoted without a message to a lane: it has no bytes, and no lane can have begun. A
+    /// lane that may have begun must be told, even if it is to hold nothing.
     fn goes_to_lanes_alone(&self) -> bool {
         self.inline_bytes() == 0 && !self.refused
     }
 
-    /// Its lanes have whatever they are given from now on, in this epoch.
+    /// Promotes it without bytes: from this epoch on its lanes hold whatever is written.
     fn go_to_lanes_alone(&mut self, epoch: Epoch) {
         self.inline = None;
         self.layout.created = self.layout.created.max(epoch);
@@ -112,13 +112,14 @@ impl Query for ReadInline {
         let inode = slot.inode(self.inode)?;
         let file = inode.file(self.inode)?;
         let opened = slot.opened_for(by.session, self.inode);
-        // Where the bytes are, and how many, writers need to know as well.
+        // A writer may ask, with length 0, for the size, and whether the file is inline.
         let is_enough = opened.read || (opened.write && self.length == 0);
         if !is_enough {
             inode.check_allows(by.who, right::READ)?;
         }
-        // Bytes that a kernel keeps have to be leased where they will be. They may be read here as long as that
-        // time is not known.
+        // A kernel that keeps bytes needs the lease at the place where they lie, and these are about to move: it
+        // retries. If lane 0 cannot be reached, no caller waits for the move and it may take long: then the bytes
+        // are read here.
         if self.keep && file.leaving().is_some_and(|leaving| leaving.waiting.is_some()) {
             file.check_not_leaving(self.inode)?;
         }

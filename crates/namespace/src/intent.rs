@@ -62,8 +62,8 @@ impl SlotState {
         self.home_answered(caller.token, &part, made, caller.now, caller.now, effects)
     }
 
-    /// A home makes the directory, or it is made by the next one: a server that has no room is no reason while
-    /// others have.
+    /// The slot that was asked makes the directory, or refuses. After a refusal for lack of room the next slot is
+    /// asked: a full server is no reason to fail while others have room.
     fn home_answered(
         &mut self,
         token: Token,
@@ -387,7 +387,8 @@ impl SlotState {
     pub(crate) fn decision_acknowledged(&mut self, message: &Decide, effects: &mut Vec<Effect>) {
         let Decide { token, slot, stamp, .. } = *message;
         self.unfinished.remove(&(slot, stamp.number));
-        // An earlier attempt of the same mutation may have been cancelled; this is another.
+        // The acknowledgement may be for an earlier attempt of the same mutation, which was aborted: so the number
+        // has to match.
         let awaited = self
             .intents
             .get(&token)

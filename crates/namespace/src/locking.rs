@@ -58,7 +58,7 @@ impl SlotState {
         Ok(Some(Reply::Locked(LockAnswer { outcome, file })))
     }
 
-    /// A wait closes a cycle; whether it was one still.
+    /// Ends a wait that closes a cycle of waits. The effect says whether it still waited.
     pub(crate) fn end_lock_wait(&mut self, request: EndLockWait, effects: &mut Vec<Effect>) {
         let EndLockWait { inode, session, wait } = request;
         self.assert_mine(inode);
@@ -66,7 +66,8 @@ impl SlotState {
         effects.push(Effect::LockWaitEnded { ended });
     }
 
-    /// The waits of these owners here, if they wait for nothing else meanwhile.
+    /// The waits of these owners for POSIX locks in this slot, with the owners that block each: for the search for
+    /// cycles.
     #[must_use]
     pub fn lock_waits(&self, owners: &[LockOwner]) -> Vec<LockWait> {
         let mut found = Vec::new();

@@ -46,7 +46,7 @@ impl SlotState {
         self.begin_by_itself(inode, task, Becomes::Spread(partitions.into()), now, effects);
     }
 
-    /// Follow-up operations of a step.
+    /// Begins the operations that a step has found to be necessary.
     pub(crate) fn follow_up(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for follow_up in std::mem::take(&mut self.follow_up) {
             match follow_up {
@@ -339,7 +339,7 @@ fn moved(directory: &Directory, after: u64, last: u64) -> Vec<MovedEntry> {
 
 /// A record of another slot's directory, without entries.
 fn record_of(take: &TakePartition, now: Timestamp) -> Inode {
-    // Its parent is its home's business.
+    // Only its home knows its parent.
     let mut directory = Directory::new(take.inode, take.attributes.hints, Phase::Prepared);
     directory.spread = Some(Spread::new(&take.partitions));
     let mut record = Inode::new(0, take.attributes.owner, now, Body::Directory(Box::new(directory)));

@@ -30,8 +30,8 @@ impl SlotState {
         }
         if request.size > size && self.has_passthrough(id) {
             if unpublished {
-                // The bytes beyond the end are cut first, and with them the memory that was allocated: the
-                // sender retries.
+                // Two steps: this one cuts the unpublished bytes beyond the end, and the memory that the sender
+                // has allocated there. The sender allocates again, and its retry makes the file longer.
                 request.size = size;
             } else {
                 self.check_may_grow(id, has_memory)?;

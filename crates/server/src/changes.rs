@@ -117,7 +117,8 @@ impl Server {
                 Op::ArriveBarrier { request, room }
             }
             Op::CancelChange(request) => {
-                // The abandoned change may still be done, and its session counts as not knowing that.
+                // The cancelled change may still be done. Its session does not wait for the answer any more, so it
+                // is told of the change by recalls, as others are.
                 let token = Token { session: call.session, sequence: request.sequence };
                 self.waiting.borrow_mut().remove(&token);
                 Op::CancelChange(request)

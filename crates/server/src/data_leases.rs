@@ -192,7 +192,7 @@ impl Server {
 
     /// A holder has dropped its pages, or cannot do so yet.
     ///
-    /// Errors: `Invalid` for more than one message may acknowledge.
+    /// Errors: `Invalid` if the request has more numbers than one message may acknowledge.
     pub fn end_recalls(&self, session: SessionId, request: &EndRecalls) -> Result<()> {
         let (count, most) =
             (request.done.len() + request.blocked.len(), limits::DATA_RECALLS_PER_MESSAGE_MAX);

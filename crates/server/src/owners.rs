@@ -39,9 +39,9 @@ impl Claiming {
         Ok(granted)
     }
 
-    /// Waits until something has changed, or a holder's time is over. But a program's write that is arriving
-    /// in these pages, and began before strict mounts came, is stopped instead: its sender may have stopped
-    /// in the middle. It is repeated as a whole.
+    /// Waits until something has changed, or a holder's time is over. There is one exception: a program's write
+    /// whose bytes have been arriving in these pages since before strict mounts came. Its sender may have stopped
+    /// in the middle, so that write is not waited for but stopped; it is repeated as a whole.
     pub async fn wait_or_stop_programs(&self) {
         let Asked { place: (inode, lane), session, range, .. } = self.asked;
         if let Some(lane) = lane.filter(|_| self.server.data.is_strict(self.asked.place)) {

@@ -235,8 +235,12 @@ pub fn a_wait_that_is_granted_and_cancelled() {
         wait: 0,
         detects: false,
     };
-    let file =
-        LockedFile { size: 0, generation: Generation::FIRST, changed: Timestamp { nanos: 1 }, may_change_unnoticed: false };
+    let file = LockedFile {
+        size: 0,
+        generation: Generation::FIRST,
+        changed: Timestamp { nanos: 1 },
+        may_change_unnoticed: false,
+    };
     let told = ends.clone();
     let on_end = Box::new(move |_: ramlace_base::Result<LockedFile>| _ = told.fetch_add(1, Ordering::SeqCst));
     let request = waits.begin(request, on_end).expect("there is room");

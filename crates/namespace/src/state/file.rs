@@ -31,7 +31,8 @@ pub(crate) struct File {
     pub filled: u64,
     /// Memory was taken up to here, perhaps behind the end.
     pub taken_to: u64,
-    /// Lane 0 has refused inline bytes, and yet may have begun with them: the message came twice.
+    /// Lane 0 has refused the inline bytes, and may hold them all the same: the message may have come twice, and
+    /// only one of the two was refused.
     pub refused: bool,
     /// Named bytes; most files have none.
     pub named: Option<Box<FileAttributes>>,
@@ -46,7 +47,7 @@ pub(crate) struct File {
 /// Appends and truncations under way.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FileWork {
-    /// The extent where it is beyond the published size; else anything up to it.
+    /// The extent, if it lies beyond the published size. Otherwise the value has no meaning, and is at most that size.
     extent: u64,
     /// Unfinished, in the order of their offsets.
     reservations: Vec<Reservation>,
@@ -247,7 +248,7 @@ impl File {
             return Ok(None);
         }
         let history = &mut self.work().history;
-        // An older truncation to a larger size says nothing to a lane that this one does not.
+        // A lane that learns of this truncation need not learn of an older one to a larger size.
         let still_telling = history.partition_point(|older| older.size < kept);
         if still_telling >= limits::TRUNCATIONS_UNRECEIVED_MAX {
             return Err(Error::new(
@@ -348,8 +349,8 @@ impl File {
             generation: self.generation,
             layout: self.layout,
             untrimmed: self.untrimmed,
-            // A lane that has refused inline bytes, and begun with them later all the same, receives nothing
-            // before the next ones come.
+            // A lane that has refused the inline bytes may have taken a late copy of them. It is told of the
+            // generation only with the next promotion, so it may differ from the file until then.
             cutting: self.open_cuts().next().is_some() || self.refused,
         }
     }
