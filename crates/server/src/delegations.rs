@@ -140,8 +140,8 @@ impl Server {
         })
     }
 
-    /// Whether everything that this many holders may promise would fit, with one part in `part` of the store
-    /// to spare.
+    /// Whether the store has room for everything that this many holders may promise, and 1/`part` of its size to
+    /// spare.
     fn has_room_for_delegations(&self, count: u64, part: u64) -> bool {
         let usage = self.store.borrow().usage();
         let inodes_max = self.config.options.inodes_max;

@@ -90,8 +90,8 @@ impl Server {
         Ok(())
     }
 
-    /// The home reports that no client has the file open: frees pages beyond its end. Or that no kernel has
-    /// it any more.
+    /// The home reports that no client has the file open any more: frees pages beyond its end. Or that passthroughs
+    /// of it have ended.
     pub fn trim_lane(self: &Rc<Self>, request: TrimLane) -> Outcome<()> {
         let TrimLane { lane, slot, passthroughs_over } = request;
         if let Some(change) = self.lanes(slot, |lanes, _| lanes.end_passthroughs(lane, passthroughs_over)) {

@@ -111,7 +111,8 @@ impl Server {
         .await
     }
 
-    /// It is not known what was cut from a lane that is ahead of its file: bytes behind the file's end go.
+    /// Makes a lane consistent with its file; returns what was wrong. Of a lane that is ahead of its file it is not
+    /// known what was cut off: what lies behind the file's end is removed.
     async fn fit_lane(
         self: &Rc<Self>,
         lane: LaneId,
@@ -136,7 +137,8 @@ impl Server {
         Ok(Some(finding))
     }
 
-    /// Memory without a record belongs to no slot that could learn of its end.
+    /// Drops a lane whose file is gone. If only its memory is there, without a record, that is freed: no slot would
+    /// ever be told to do so.
     async fn drop_leaked(
         self: &Rc<Self>,
         lane: LaneId,

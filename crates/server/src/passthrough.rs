@@ -35,7 +35,8 @@ impl Server {
         if !self.has_passthrough(slot, lane) {
             self.check_has_memory(lane, request.length)?;
         }
-        // From here on no hole can be made. What looked like enough memory may have been behind the end.
+        // From here on no hole can be made. Some of the memory that was counted above may lie behind the end: so what
+        // is missing before it is allocated.
         if let Some(change) =
             self.lanes(slot, |lanes, _| lanes.begin_passthrough(lane, request.passthrough))?
         {

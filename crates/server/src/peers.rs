@@ -79,8 +79,8 @@ impl Peers {
         self.check_in(address, connection, outcome)
     }
 
-    /// Asks by a connection. The log tells the request's name, which the other server tells as well, and for which
-    /// request it is asked.
+    /// Sends a request on a connection. The log has the request's name, under which the other server logs it too,
+    /// and the name of the client's request that caused it.
     async fn ask<R: Request>(
         &self,
         connection: &mut Connection,
