@@ -9,8 +9,8 @@ use ramlace_sync::Mutex;
 use ramlace_wire::Permit;
 
 use crate::bytes::givers::Givers;
+use crate::callbacks::{Callbacks, Doubt};
 use crate::coordination::waits::Waits;
-use crate::hearers::{Doubt, Hearers};
 use crate::listening::Listening;
 use crate::names::behind::Known;
 use crate::names::gates::Inodes;
@@ -30,7 +30,7 @@ use crate::session::{OnSession, Session};
 /// says so: [`crate::names::gates`], `renewals`, `OpenInode`, `listening`, `Ended`, `Copy`.
 pub(crate) struct Client {
     session: Arc<Session>,
-    pub(crate) hearers: Arc<Hearers>,
+    pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inodes: Inodes,
     /// Slots that are delegated to this session.
     pub(crate) known: Mutex<Known>,
@@ -51,12 +51,12 @@ impl Client {
     /// A client on a session that no server knows yet.
     pub(crate) fn new(
         settings: &Arc<Settings>,
-        hearers: &Arc<Hearers>,
+        callbacks: &Arc<Callbacks>,
         descriptors: &Arc<Descriptors>,
     ) -> Result<Arc<Client>> {
         let client = Arc::new(Client {
             session: Session::new(settings.clone(), descriptors)?,
-            hearers: hearers.clone(),
+            callbacks: callbacks.clone(),
             inodes: Inodes::default(),
             known: Mutex::default(),
             spreads: Spreads::default(),
@@ -98,13 +98,13 @@ impl OnSession for Client {
     }
 
     fn doubts(&self, slot: Slot, doubt: Doubt) {
-        if let Some(on_doubt) = self.hearers.on_doubt.get() {
+        if let Some(on_doubt) = self.callbacks.on_doubt.get() {
             on_doubt(slot, doubt);
         }
     }
 
     fn is_kept(&self, kept: &Kept<'_>) {
-        self.hear_of_kept(kept);
+        self.check_prediction(kept);
     }
 
     fn renew_permit(self: Arc<Client>, inode: InodeId, refused: Option<Permit>) -> Result<Option<Permit>> {

@@ -15,6 +15,7 @@
 mod acting;
 mod backoff;
 mod bytes;
+mod callbacks;
 mod client;
 mod coordination;
 mod entropy;
@@ -23,7 +24,6 @@ mod fake;
 #[doc(hidden)]
 pub mod fault;
 mod fork;
-mod hearers;
 mod list;
 mod listening;
 mod names;
@@ -44,12 +44,12 @@ pub use bytes::file::File;
 pub use bytes::mapping::Mapping;
 pub use bytes::pages::{KeptRead, RecallsMade};
 pub use bytes::passthrough::LaneHere;
+pub use callbacks::{Broken, DataLeases, Doubt, OnBroken, OnDoubt, OnRecall};
 pub use coordination::changes::ChangeVersion;
 pub use coordination::file_locks::LockRequest;
 pub use coordination::locking::{Cancellation, Waited};
 #[doc(hidden)]
 pub use fork::PerFork;
-pub use hearers::{Broken, DataLeases, Doubt, OnBroken, OnDoubt, OnRecall};
 pub use names::namespace::{AttributeChanges, ReadDir};
 pub use names::open::OpenOptions;
 pub use names::placing::Placing;

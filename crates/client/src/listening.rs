@@ -69,7 +69,7 @@ impl Client {
 
     /// Whether this process uses leases.
     fn has_leases(&self) -> bool {
-        self.hearers.on_recall.get().is_some() || self.hearers.data_leases.get().is_some()
+        self.callbacks.on_recall.get().is_some() || self.callbacks.data_leases.get().is_some()
     }
 
     /// Whether some thread waits for events of this server.
@@ -231,11 +231,11 @@ impl Listener {
             return None;
         }
         // First, since it takes no time.
-        client.hear_events(&news.events);
+        client.deliver_events(&news.events);
         // Before the recalls of bytes: a cache of bytes uses none without the leased size, so recalls of that
         // have to end first.
         if newest.is_some()
-            && let Some(on_recall) = client.hearers.on_recall.get()
+            && let Some(on_recall) = client.callbacks.on_recall.get()
         {
             on_recall(&news.recalls);
         }

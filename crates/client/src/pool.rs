@@ -20,9 +20,9 @@ use ramlace_wire::session::{GetServerStatus, ServerStatus, StopServer};
 use ramlace_wire::{ClusterMap, Request, ServerEntry};
 
 use crate::bytes::keeping::ReadCache;
+use crate::callbacks::Callbacks;
 use crate::client::Client;
 use crate::fork::PerFork;
-use crate::hearers::Hearers;
 use crate::names::raw::Raw;
 use crate::pool::locator::PoolName;
 use crate::pool::options::ConnectOptions;
@@ -42,7 +42,7 @@ struct Shared {
     settings: Arc<Settings>,
     /// How the pool was named: by its name or an address; a default is resolved.
     reached: PoolName,
-    hearers: Arc<Hearers>,
+    callbacks: Arc<Callbacks>,
     sessions: PerFork<Sessions>,
     cache: Option<Arc<dyn ReadCache>>,
 }
@@ -92,9 +92,9 @@ impl Pool {
     /// A pool without a session that any server knows yet.
     pub(crate) fn new(options: &ConnectOptions, cache: Option<Arc<dyn ReadCache>>) -> Result<Pool> {
         let (settings, reached) = options.resolve()?;
-        let (settings, hearers) = (Arc::new(settings), Arc::default());
-        let sessions = PerFork::with(Sessions::new(&settings, &hearers)?);
-        Ok(Pool { shared: Arc::new(Shared { settings, reached, hearers, sessions, cache }) })
+        let (settings, callbacks) = (Arc::new(settings), Arc::default());
+        let sessions = PerFork::with(Sessions::new(&settings, &callbacks)?);
+        Ok(Pool { shared: Arc::new(Shared { settings, reached, callbacks, sessions, cache }) })
     }
 
     /// Whether this process's session with the pool has ended: the servers received nothing from it for 10
@@ -153,8 +153,8 @@ impl Pool {
     }
 
     /// The callbacks for what servers recall.
-    pub(crate) fn hearers(&self) -> &Hearers {
-        &self.shared.hearers
+    pub(crate) fn callbacks(&self) -> &Callbacks {
+        &self.shared.callbacks
     }
 
     /// How the pool was named when it was connected: by its name or an address; a default is resolved.
@@ -173,8 +173,8 @@ impl Pool {
         if let Some(sessions) = self.shared.sessions.get() {
             return Ok(sessions);
         }
-        let Shared { settings, hearers, sessions, .. } = &*self.shared;
-        let sessions = sessions.get_or_make(|| Sessions::new(settings, hearers))?;
+        let Shared { settings, callbacks, sessions, .. } = &*self.shared;
+        let sessions = sessions.get_or_make(|| Sessions::new(settings, callbacks))?;
         self.shared.sessions.inherited().for_each(Sessions::close_inherited_sockets);
         Ok(sessions)
     }

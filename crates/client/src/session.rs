@@ -31,7 +31,7 @@ use ramlace_wire::cluster::GetMap;
 use ramlace_wire::namespace::LayoutWish;
 use ramlace_wire::{ClusterMap, Header, HostId, LayoutHints, Permit};
 
-use crate::hearers::Doubt;
+use crate::callbacks::Doubt;
 use crate::session::behind::{Behind, Kept};
 use crate::session::descriptors::Descriptors;
 use crate::session::heart::Heart;

@@ -25,8 +25,8 @@ use crate::bytes::cache_worker::{Work, Worker};
 use crate::bytes::keeping::{CachedReads, ReadCache, RelaxedReads};
 use crate::bytes::lane_numbers::LaneNumbers;
 use crate::bytes::pages::Noted;
+use crate::callbacks::DataLeases;
 use crate::fork::PerFork;
-use crate::hearers::DataLeases;
 use crate::session::retry::is_unacknowledged;
 use crate::{ConnectOptions, File, Pool, Rights};
 
@@ -96,7 +96,7 @@ struct Asked<'a> {
 }
 
 /// Handles servers' recalls.
-struct Hearer {
+struct RecallHandler {
     cache: Weak<ByteCache>,
 }
 
@@ -119,7 +119,7 @@ impl ByteCache {
             patience: Duration::from_millis(deadline_millis.into()),
             me: me.clone(),
         });
-        let hearer = Arc::new(Hearer { cache: cache.me.clone() });
+        let hearer = Arc::new(RecallHandler { cache: cache.me.clone() });
         cache.pool.hear_data(hearer.clone());
         cache.pool.hear_recalls(Box::new(move |recalls| hearer.sizes_recalled(recalls)));
         Ok(Some(cache))
@@ -369,7 +369,7 @@ impl Process {
     }
 }
 
-impl Hearer {
+impl RecallHandler {
     fn sizes_recalled(&self, recalls: &[Recall]) {
         let Some(cache) = self.cache.upgrade() else { return };
         let Some(process) = cache.processes.get() else { return };
@@ -379,7 +379,7 @@ impl Hearer {
     }
 }
 
-impl DataLeases for Hearer {
+impl DataLeases for RecallHandler {
     fn recalled(&self, server: ServerId, recalls: &[DataRecall]) {
         let Some(cache) = self.cache.upgrade() else { return };
         let Some(process) = cache.processes.get() else { return };

@@ -18,8 +18,8 @@ use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
 use crate::Pool;
 use crate::bytes::givers::Ended;
 use crate::bytes::pages::Pages;
+use crate::callbacks::DataLeases;
 use crate::client::Client;
-use crate::hearers::DataLeases;
 use crate::session::lines::{Link, roundtrip};
 use crate::session::owed::{Acknowledged, Message};
 
@@ -27,7 +27,7 @@ impl Pool {
     /// From now on reads for pages, and writes through them, get leases, and `leases` is called when they
     /// end. Can be set once; a second call has no effect.
     pub fn hear_data(&self, leases: Arc<dyn DataLeases>) {
-        let _ = self.hearers().data_leases.set(leases);
+        let _ = self.callbacks().data_leases.set(leases);
     }
 
     /// From now on no call waits for other machines that have bytes in their kernels, and the close of a file
@@ -107,7 +107,7 @@ impl Client {
     /// Before bytes are requested or sent that a kernel caches: makes sure that a thread listens to the
     /// recalls of the slot's server.
     pub(crate) fn hear_of_pages(self: &Arc<Client>, slot: Slot, pages: Pages<'_>) -> Result<()> {
-        if !pages.are_kept() || self.hearers.data_leases.get().is_none() {
+        if !pages.are_kept() || self.callbacks.data_leases.get().is_none() {
             return Ok(());
         }
         let map = self.map()?;
@@ -122,7 +122,7 @@ impl Client {
 
     /// A server has answered: its incarnation, and what it recalls.
     pub(crate) fn hear_data(&self, server: ServerId, life: u64, recalls: &[DataRecall]) {
-        let Some(leases) = self.hearers.data_leases.get() else { return };
+        let Some(leases) = self.callbacks.data_leases.get() else { return };
         let is_new = self.givers.is_new_life(server, life);
         self.givers.note_life(server, life);
         if is_new {
@@ -136,7 +136,7 @@ impl Client {
     /// A server will not come back, and can recall nothing: what is cached of its bytes goes.
     pub(crate) fn hear_no_more_of(&self, server: ServerId) {
         let life = self.givers.remove(server);
-        if let Some(leases) = self.hearers.data_leases.get() {
+        if let Some(leases) = self.callbacks.data_leases.get() {
             leases.forgotten(server, life);
         }
     }

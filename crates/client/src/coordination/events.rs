@@ -7,7 +7,7 @@ use crate::coordination::parked::Wake;
 
 impl Client {
     /// Wakes the threads that wait for these events. Does not wait.
-    pub(crate) fn hear_events(&self, events: &[Event]) {
+    pub(crate) fn deliver_events(&self, events: &[Event]) {
         for event in events {
             match *event {
                 Event::LockGranted { wait, file, .. } => self.waits.granted(wait, file),

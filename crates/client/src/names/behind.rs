@@ -13,8 +13,8 @@ use ramlace_wire::inline::{Bytes, InlineWritten, Promote, Promoted, WriteInline}
 use ramlace_wire::namespace::{Close, Create, Opened, SetAttributes};
 use ramlace_wire::{Attributes, Kind, Layout, LayoutHints, Request, decode_body, encode_body};
 
+use crate::callbacks::Broken;
 use crate::client::Client;
-use crate::hearers::Broken;
 use crate::names::predicting::KnownSlot;
 use crate::session::behind::{Direct, Kept};
 use crate::session::calls::Call;
@@ -283,7 +283,7 @@ impl Client {
 
     /// A promise was answered. If the answer differs from the prediction, callers that cached something
     /// because of it are told.
-    pub(crate) fn hear_of_kept(&self, kept: &Kept<'_>) {
+    pub(crate) fn check_prediction(&self, kept: &Kept<'_>) {
         let Kept { promise, outcome } = kept;
         let news = match outcome {
             Ok(body) if promise.kind == Kind::Create => unlike_opened(&promise.answer, body),
@@ -301,7 +301,7 @@ impl Client {
     }
 
     fn tell_broken(&self, inode: InodeId, broken: &Broken) {
-        if let Some(on_broken) = self.hearers.on_broken.get() {
+        if let Some(on_broken) = self.callbacks.on_broken.get() {
             on_broken(inode, broken);
         }
     }

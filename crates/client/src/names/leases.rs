@@ -8,8 +8,8 @@ use std::time::Duration;
 use ramlace_base::{InodeId, Name, Result, Slot};
 use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, NameLeased, RenewLeases};
 
+use crate::callbacks::{OnBroken, OnDoubt, OnRecall};
 use crate::client::Client;
-use crate::hearers::{OnBroken, OnDoubt, OnRecall};
 use crate::names::renewals::Renewed;
 use crate::{Pool, Raw};
 
@@ -21,19 +21,19 @@ impl Pool {
     /// by every thread that receives recalls, perhaps by several at once. Can be set once; a second call has
     /// no effect.
     pub fn hear_recalls(&self, on_recall: OnRecall) {
-        let _ = self.hearers().on_recall.set(on_recall);
+        let _ = self.callbacks().on_recall.set(on_recall);
     }
 
     /// From now on `on_broken` is called about promises that were not kept as they were answered. Can be set
     /// once.
     pub fn hear_broken(&self, on_broken: OnBroken) {
-        let _ = self.hearers().on_broken.set(on_broken);
+        let _ = self.callbacks().on_broken.set(on_broken);
     }
 
     /// From now on `on_doubt` is called about changes that were not answered in time, before their callers
     /// return. Can be set once.
     pub fn hear_doubts(&self, on_doubt: OnDoubt) {
-        let _ = self.hearers().on_doubt.set(on_doubt);
+        let _ = self.callbacks().on_doubt.set(on_doubt);
     }
 }
 
@@ -85,7 +85,7 @@ impl Client {
 
     /// Makes sure that a thread listens to the recalls of a slot's server.
     pub(crate) fn hear_recalls_of(self: &Arc<Client>, slot: Slot) -> Result<()> {
-        if self.hearers.on_recall.get().is_none() {
+        if self.callbacks.on_recall.get().is_none() {
             return Ok(());
         }
         self.listen_to(slot)

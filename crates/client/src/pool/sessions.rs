@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ramlace_base::Result;
 use ramlace_sync::{Mutex, RwLock};
 
+use crate::callbacks::Callbacks;
 use crate::client::Client;
-use crate::hearers::Hearers;
 use crate::session::descriptors::Descriptors;
 use crate::session::settings::Settings;
 
@@ -14,7 +14,7 @@ use crate::session::settings::Settings;
 /// then `current`.
 pub(crate) struct Sessions {
     settings: Arc<Settings>,
-    hearers: Arc<Hearers>,
+    callbacks: Arc<Callbacks>,
     current: RwLock<Arc<Client>>,
     /// Held while a new session begins.
     renewing: Mutex<()>,
@@ -24,11 +24,11 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     /// With a first session that no server knows yet.
-    pub(crate) fn new(settings: &Arc<Settings>, hearers: &Arc<Hearers>) -> Result<Sessions> {
+    pub(crate) fn new(settings: &Arc<Settings>, callbacks: &Arc<Callbacks>) -> Result<Sessions> {
         let descriptors = Arc::default();
-        let current = RwLock::new(Client::new(settings, hearers, &descriptors)?);
-        let (settings, hearers) = (settings.clone(), hearers.clone());
-        Ok(Sessions { settings, hearers, current, renewing: Mutex::default(), descriptors })
+        let current = RwLock::new(Client::new(settings, callbacks, &descriptors)?);
+        let (settings, callbacks) = (settings.clone(), callbacks.clone());
+        Ok(Sessions { settings, callbacks, current, renewing: Mutex::default(), descriptors })
     }
 
     /// The session to use for new calls; it may have ended.
@@ -43,7 +43,7 @@ impl Sessions {
         if !self.current().is_ended() {
             return Ok(false);
         }
-        let session = Client::new(&self.settings, &self.hearers, &self.descriptors)?;
+        let session = Client::new(&self.settings, &self.callbacks, &self.descriptors)?;
         session.map()?;
         let old = std::mem::replace(&mut *self.current.write(), session);
         // Not under the lock: dropping it may send messages to servers.

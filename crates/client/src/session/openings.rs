@@ -1,7 +1,7 @@
 //! Changes that were not answered in time. Their slot is told to abandon them (`CancelChange`) when its server
 //! answers again, before any other change is made there. A change that the slot has not received by then is
 //! never done, and of one that it has done the session counts as not knowing the effects. Until then any
-//! answer of the slot may be outdated without a recall ([`crate::hearers::Doubt`]). The reply to `CancelChange`
+//! answer of the slot may be outdated without a recall ([`crate::callbacks::Doubt`]). The reply to `CancelChange`
 //! names an inode that such a change has opened, so that it can be closed: otherwise an unlinked file would
 //! keep its bytes until the session ends.
 
@@ -12,7 +12,7 @@ use ramlace_base::{Result, Slot};
 use ramlace_wire::namespace::{CancelChange, ChangeCancelled};
 use ramlace_wire::{Request, Shows};
 
-use crate::hearers::Doubt;
+use crate::callbacks::Doubt;
 use crate::session::Session;
 use crate::session::owed::{Acknowledged, Message, Subject};
 use crate::session::retry::{is_in_doubt, is_unacknowledged};

@@ -54,7 +54,7 @@ pub trait DataLeases: Send + Sync {
 /// The callbacks for recalls, for all sessions of the process: a kernel's pages may outlive the session under
 /// which they were read.
 #[derive(Default)]
-pub(crate) struct Hearers {
+pub(crate) struct Callbacks {
     /// Called with recalled leases; none are requested before it is set.
     pub(crate) on_recall: OnceLock<OnRecall>,
     /// Called about changes that were not answered in time.
