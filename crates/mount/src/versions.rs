@@ -87,7 +87,7 @@ mod tests {
 
     fn locked(size: u64, changed: i64) -> LockedFile {
         let changed = Timestamp { nanos: changed };
-        LockedFile { size, generation: Generation::FIRST, changed, handed: false }
+        LockedFile { size, generation: Generation::FIRST, changed, may_change_unnoticed: false }
     }
 
     fn version(size: u64, changed: i64) -> Version {
@@ -112,7 +112,7 @@ mod tests {
         assert!(!versions.are_of(FILE, Version::of_locked(&next)));
         versions.learn(FILE, version(11, 2));
         assert!(versions.are_of(FILE, version(11, 2)));
-        let unheard = Version::of_locked(&LockedFile { handed: true, ..locked(11, 2) });
+        let unheard = Version::of_locked(&LockedFile { may_change_unnoticed: true, ..locked(11, 2) });
         versions.learn(FILE, unheard);
         assert!(!versions.are_of(FILE, unheard), "it may have been written since");
         nodes.tell(FILE);
