@@ -297,6 +297,7 @@ impl Pages {
 }
 
 /// A request that has begun.
+#[derive(Clone, Copy)]
 struct Begun {
     number: u64,
     /// The number of drops of the file that had begun before.
