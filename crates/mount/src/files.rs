@@ -104,7 +104,11 @@ impl PoolFileSystem {
         let attributes =
             opened.leased.attributes && opened.created && !self.handed.may_be_stored_into(made.inode);
         let leased = EntryLeased { attributes, ..opened.leased };
-        Ok((entry(made, self.leases.made(asked, (parent, leased), made)), number, open_flags))
+        let entry = entry(made, self.leases.made(asked, (parent, leased), made));
+        // It counts as known from here on. A FORGET of what the kernel knew of it before may have come after
+        // `adopt`, and have ended what that had noted.
+        self.modes.note(made.inode, self.handles.get(number)?.mode);
+        Ok((entry, number, open_flags))
     }
 
     /// Gives an opened file a number, and says what the kernel may do with its pages. `since` was taken

@@ -129,8 +129,9 @@ impl PoolFileSystem {
     fn forget_lookups(&self, node: u64, lookups: u64) {
         let inode = self.nodes.inode(node);
         if self.nodes.forget(inode, lookups) {
-            self.handed.forgotten(inode);
+            // Before a server may be asked: what a new lookup brings meanwhile is its own.
             self.leases.node_forgotten(node);
+            self.handed.forgotten(inode);
         }
     }
 
