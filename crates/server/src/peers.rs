@@ -9,9 +9,9 @@ use std::time::Duration;
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
 use ramlace_transport::nonblocking::Connection;
 use ramlace_transport::trace::RequestName;
-use ramlace_transport::{Address, ClientKey, Failure};
+use ramlace_transport::{Address, ClientKey, Failure, TakeBody};
 use ramlace_wire::session::{OpenSession, SessionKind};
-use ramlace_wire::{ClusterMap, Header, Request};
+use ramlace_wire::{ClusterMap, Header, Request, decode_reply, encode_body};
 
 use crate::cause;
 
@@ -68,35 +68,55 @@ impl Peers {
         header: Header,
         request: &R,
     ) -> std::result::Result<R::Reply, Failure> {
+        let (header, body) = (Header { kind: R::KIND, ..header }, encode_body(request));
+        let mut reply = None;
+        self.exchange(server, address, header, &body, &mut |body| {
+            reply = Some(decode_reply(request, body)?);
+            Ok(())
+        })
+        .await?;
+        Ok(reply.expect("a reply that came was taken"))
+    }
+
+    /// The same for any message: this is compiled once, not once for each of them.
+    async fn exchange(
+        &self,
+        server: ServerId,
+        address: &str,
+        header: Header,
+        body: &[u8],
+        take: &mut TakeBody<'_>,
+    ) -> std::result::Result<(), Failure> {
         if let Some(mut connection) = self.take_idle(address) {
-            match self.ask(&mut connection, server, header, request).await {
+            match self.ask(&mut connection, server, header, body, take).await {
                 Err(failure) if failure.fatal && failure.error.kind() != ErrorKind::TimedOut => {}
                 outcome => return self.check_in(address, connection, outcome),
             }
         }
         let mut connection = self.connect(server, address).await?;
-        let outcome = self.ask(&mut connection, server, header, request).await;
+        let outcome = self.ask(&mut connection, server, header, body, take).await;
         self.check_in(address, connection, outcome)
     }
 
     /// Sends a request on a connection. The log has the request's name, under which the other server logs it too,
     /// and the name of the client's request that caused it.
-    async fn ask<R: Request>(
+    async fn ask(
         &self,
         connection: &mut Connection,
         server: ServerId,
         header: Header,
-        request: &R,
-    ) -> std::result::Result<R::Reply, Failure> {
+        body: &[u8],
+        take: &mut TakeBody<'_>,
+    ) -> std::result::Result<(), Failure> {
         let call = self.calls.get().wrapping_add(1);
         self.calls.set(call);
-        let header = Header { kind: R::KIND, session: self.session, call, ..header };
+        let header = Header { session: self.session, call, ..header };
         let (name, cause) = (RequestName::of(&header), cause::now().map(tracing::field::display));
-        let (kind, number) = (R::KIND, server.0);
+        let (kind, number) = (header.kind, server.0);
         tracing::debug!(target: "ramlace::peers", request = %name, cause, ?kind, server = number, "asks");
-        let outcome = believed(request, connection.call(header, request, PEER_DEADLINE).await);
+        let outcome = connection.call_body(header, body, PEER_DEADLINE, take).await;
         match &outcome {
-            Ok(_) => {
+            Ok(()) => {
                 tracing::debug!(target: "ramlace::peers", request = %name, ?kind, server = number, "is answered");
             }
             Err(Failure { error, fatal, .. }) => {
@@ -106,12 +126,12 @@ impl Peers {
         outcome
     }
 
-    fn check_in<T>(
+    fn check_in(
         &self,
         address: &str,
         connection: Connection,
-        outcome: std::result::Result<T, Failure>,
-    ) -> std::result::Result<T, Failure> {
+        outcome: std::result::Result<(), Failure>,
+    ) -> std::result::Result<(), Failure> {
         if !matches!(&outcome, Err(failure) if failure.fatal) {
             let mut idle = self.idle.borrow_mut();
             let idle = idle.entry(address.to_owned()).or_default();
@@ -133,25 +153,13 @@ impl Peers {
             let mut connection = Connection::connect(&place, &key, Some(server)).await?;
             let hello = OpenSession { kind: SessionKind::Peer, resume: false, label: self.label.clone() };
             let header = Header::request(OpenSession::KIND);
-            self.ask(&mut connection, server, header, &hello).await.map_err(|failure| failure.error)?;
+            let opened = &mut |body: &[u8]| decode_reply(&hello, body).map(drop);
+            let asked = self.ask(&mut connection, server, header, &encode_body(&hello), opened).await;
+            asked.map_err(|failure| failure.error)?;
             Ok(connection)
         };
         tokio::time::timeout(PEER_DEADLINE, connecting)
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::HostDown, format!("{address} does not answer"))))
-    }
-}
-
-/// A reply that is possible for this request; after any other the connection is closed.
-fn believed<R: Request>(
-    request: &R,
-    outcome: std::result::Result<R::Reply, Failure>,
-) -> std::result::Result<R::Reply, Failure> {
-    match outcome {
-        Ok(reply) if !request.fits(&reply) => {
-            let text = format!("it answers {:?} with what cannot be; it is not believed", R::KIND);
-            Err(Error::new(ErrorKind::Protocol, text).into())
-        }
-        other => other,
     }
 }

@@ -1,9 +1,14 @@
 //! Operations on frames for both sides: building a head, decoding a reply.
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
-use ramlace_wire::{ErrorBody, HEADER_BYTES, Header, Request, decode_body, flags};
+use ramlace_wire::{ErrorBody, HEADER_BYTES, Header, Kind, decode_body, flags};
 
 use crate::Failure;
+
+/// Takes the body of a reply. An error means that the other side talks nonsense, and ends the connection.
+///
+/// Connections work with bytes, so that they are compiled once and not once for each message.
+pub type TakeBody<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// Appends the header, with its lengths filled in, and the body.
 ///
@@ -27,17 +32,15 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<Header> {
 /// Checks that a frame is the reply to this call; it may still contain an error.
 ///
 /// Errors: `Protocol`; the connection is out of step and of no further use.
-pub(crate) fn check_reply<R: Request>(header: &Header, call: u32) -> Result<()> {
+pub(crate) fn check_reply(header: &Header, kind: Kind, call: u32) -> Result<()> {
     let refuse = |text: String| Err(Error::new(ErrorKind::Protocol, text));
     if !header.is_reply() {
         return refuse(format!("a {:?} request came where its reply was due", header.kind));
     }
-    if header.kind != R::KIND || header.call != call {
+    if header.kind != kind || header.call != call {
         return refuse(format!(
-            "the reply to {:?}, call {}, came where the one to {:?}, call {call}, was due",
-            header.kind,
-            header.call,
-            R::KIND
+            "the reply to {:?}, call {}, came where the one to {kind:?}, call {call}, was due",
+            header.kind, header.call
         ));
     }
     if header.is_error() && (header.data_bytes > 0 || header.flags & flags::DESCRIPTOR != 0) {
@@ -46,13 +49,14 @@ pub(crate) fn check_reply<R: Request>(header: &Header, call: u32) -> Result<()> 
     Ok(())
 }
 
-/// The reply's body, or the failure that it contains.
-pub(crate) fn decode_reply<R: Request>(
+/// Passes the reply's body on, or returns the failure that it contains.
+pub(crate) fn take_reply(
     header: &Header,
     body: &[u8],
-) -> std::result::Result<R::Reply, Failure> {
+    take: &mut TakeBody<'_>,
+) -> std::result::Result<(), Failure> {
     if header.is_error() {
         return Err(Failure::answered(decode_body::<ErrorBody>(header.kind, body)?));
     }
-    Ok(decode_body(header.kind, body)?)
+    Ok(take(body)?)
 }

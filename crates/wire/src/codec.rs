@@ -86,6 +86,16 @@ pub fn encode_body<T: Serialize>(body: &T) -> Vec<u8> {
     bytes
 }
 
+/// Reads the reply to a request; one that cannot be its answer is as wrong as one that cannot be read.
+pub fn decode_reply<R: Request>(request: &R, bytes: &[u8]) -> Result<R::Reply> {
+    let reply = decode_body(R::KIND, bytes)?;
+    if !request.fits(&reply) {
+        let text = format!("{:?} was answered with what cannot be; it is not believed", R::KIND);
+        return Err(Error::new(ErrorKind::Protocol, text));
+    }
+    Ok(reply)
+}
+
 /// Reads a body; bytes left over are as wrong as bytes missing.
 pub fn decode_body<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T> {
     match postcard::take_from_bytes(bytes) {

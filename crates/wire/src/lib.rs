@@ -43,7 +43,7 @@ pub mod walk;
 pub mod xattrs;
 
 pub use access_lists::{AccessList, AccessLists};
-pub use codec::{ErrorBody, Request, decode_body, encode_body};
+pub use codec::{ErrorBody, Request, decode_body, decode_reply, encode_body};
 pub use credentials::{Credentials, Groups, Owner};
 pub use front::{Front, decode_on_behalf, decode_path};
 pub use header::{FrameHeader, HEADER_BYTES, Header, MAGIC, flags};

@@ -7,6 +7,7 @@ use std::io::IoSlice;
 use std::time::Instant;
 
 use ramlace_base::{ByteRange, Result};
+use ramlace_wire::Request;
 use ramlace_wire::chunk::{ExtendChunk, WriteChunk};
 use ramlace_wire::namespace::{Extend, SizeInfo};
 
@@ -66,11 +67,11 @@ impl Transfer<'_> {
             ticket: Some(ticket),
             data,
             repeated: Some(&lost),
-            ..Call::about_lane(write.target.slot, &request, deadline)
+            ..Call::about_lane(write.target.slot, deadline)
         };
-        let answer = self.session.call(&call, |_, received| reply_without_data(received));
+        let answer = self.session.call(&request, &call, |_, received| reply_without_data(received));
         // A change that was abandoned may still be done; then the home has another size than it has answered.
-        let answer = self.session.answered::<Extend, _>(number, lost.get(), answer)?;
+        let answer = self.session.answered(Extend::KIND, number, lost.get(), answer)?;
         if let Some(size) = answer.size {
             let _ = growth.answer.set(size);
         }

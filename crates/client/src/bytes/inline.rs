@@ -9,12 +9,12 @@ use std::cell::Cell;
 use std::io::IoSliceMut;
 
 use ramlace_base::{ByteRange, Epoch, ErrorKind, Result, limits};
-use ramlace_wire::Layout;
 use ramlace_wire::chunk::{Keep, WriteOrigin};
 use ramlace_wire::inline::{
     Bytes, InlineMode, InlineOutcome, InlineWritten, Promote, ReadInline, WriteInline,
 };
 use ramlace_wire::namespace::SizeInfo;
+use ramlace_wire::{Layout, Request};
 
 use crate::bytes::file::File;
 use crate::bytes::memory::Memory;
@@ -55,9 +55,9 @@ impl File {
         session.hear_of_pages(slot, pages)?;
         let request =
             ReadInline { inode: self.inode(), offset, length: wanted, keep: pages.keep() != Keep::No };
-        let call = Call::of_slot(slot, &request, session.deadline());
+        let call = Call::of_slot(slot, session.deadline());
         let call = Call { repeated: pages.repeated(), ..call };
-        let answer = session.call(&call, |_, received| reply_without_data(received))?;
+        let answer = session.call(&request, &call, |_, received| reply_without_data(received))?;
         handle.open.learn(size_of(answer.size));
         let Some(bytes) = answer.bytes else {
             handle.open.goes_to_lanes(answer.since);
@@ -218,14 +218,13 @@ impl File {
         }
         let ticket = session.ticket(slot, deadline)?;
         let lost = Cell::new(false);
-        let call =
-            Call { ticket: Some(&ticket), repeated: Some(&lost), ..Call::of_slot(slot, &request, deadline) };
-        let written = session.call(&call, |line, received| {
+        let call = Call { ticket: Some(&ticket), repeated: Some(&lost), ..Call::of_slot(slot, deadline) };
+        let written = session.call(&request, &call, |line, received| {
             let written = reply_without_data(received)?;
             pages.note_recall(line.server_id(), written.recall);
             Ok(written)
         });
-        let written = session.answered::<WriteInline, _>(ticket, lost.get(), written)?;
+        let written = session.answered(WriteInline::KIND, ticket, lost.get(), written)?;
         handle.open.learn(size_of(written.size));
         match written.outcome {
             InlineOutcome::Written => {

@@ -155,8 +155,8 @@ pub(crate) fn ask_for_file<R: Request<Reply = LaneGranted>>(
     request: &R,
     deadline: Instant,
 ) -> Result<(OwnedFd, u64)> {
-    let call = Call { local_only: true, ..Call::about_lane(target.slot, request, deadline) };
-    session.call(&call, |_, received| {
+    let call = Call { local_only: true, ..Call::about_lane(target.slot, deadline) };
+    session.call(request, &call, |_, received| {
         descriptor_of(received).map(|(reply, file)| (file, reply.length)).map_err(Unanswered::lost)
     })
 }
@@ -182,8 +182,9 @@ fn confirm(transfer: &Transfer<'_>, target: &LaneTarget) -> Result<Confirmed> {
     let keep = transfer.pages.keep();
     transfer.session.hear_of_pages(target.slot, transfer.pages)?;
     let request = ReadChunk { target: *target, offset: 0, length: 0, take: false, keep };
-    let call = Call::about_lane(target.slot, &request, soon(transfer.session));
+    let call = Call::about_lane(target.slot, soon(transfer.session));
     transfer.session.call(
+        &request,
         &Call { repeated: transfer.pages.repeated(), ..call },
         |_, received: Received<ChunkRead>| {
             Ok(if received.reply.kept || keep == Keep::No { Confirmed::Yes } else { Confirmed::NotKept })

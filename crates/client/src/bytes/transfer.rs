@@ -218,9 +218,8 @@ impl<'a> Transfer<'a> {
         match self.direction {
             Direction::Read | Direction::Fault => {
                 let request = self.read_request(target, piece);
-                let call =
-                    Call { repeated: self.pages.repeated(), ..Call::about_lane(slot, &request, deadline) };
-                self.session.call(&call, |line, received| {
+                let call = Call { repeated: self.pages.repeated(), ..Call::about_lane(slot, deadline) };
+                self.session.call(&request, &call, |line, received| {
                     let brought = Brought::of_chunk(&received);
                     self.memory.with_targets(range, |targets| self.deliver(line, brought, targets, deadline))
                 })
@@ -233,8 +232,8 @@ impl<'a> Transfer<'a> {
                         return Ok(());
                     }
                     let ticket = Some(&ticket);
-                    let call = Call { ticket, data, ..Call::about_lane(slot, &request, deadline) };
-                    self.session.call(&call, |line, received| {
+                    let call = Call { ticket, data, ..Call::about_lane(slot, deadline) };
+                    self.session.call(&request, &call, |line, received| {
                         self.pages.note_recall(line.server_id(), received.reply.recall);
                         Ok(())
                     })

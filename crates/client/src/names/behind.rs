@@ -11,7 +11,7 @@ use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp, limits};
 use ramlace_wire::delegation::{Change, ChangeMany, Delegated, ManyChanged};
 use ramlace_wire::inline::{Bytes, InlineWritten, Promote, Promoted, WriteInline};
 use ramlace_wire::namespace::{Close, Create, Opened, SetAttributes};
-use ramlace_wire::{Attributes, Kind, Layout, LayoutHints, Request, decode_body, encode_body};
+use ramlace_wire::{Attributes, Kind, Layout, LayoutHints, Request, decode_body, decode_reply, encode_body};
 
 use crate::callbacks::Broken;
 use crate::client::Client;
@@ -149,11 +149,11 @@ impl Client {
         };
         let wanted_for = Some(request.parent);
         let many = ChangeMany { delegation: 0, changes: vec![change], wanted_for, gives_back: false };
-        let call = Call { repeated: Some(&lost), ..Call::of_slot(slot, &many, deadline) };
+        let call = Call { repeated: Some(&lost), ..Call::of_slot(slot, deadline) };
         let answer = self
-            .call(&call, |_, received| reply_without_data(received))
+            .call(&many, &call, |_, received| reply_without_data(received))
             .and_then(|changed| first_of(request, changed));
-        self.answered::<Create, _>(ticket, lost.get(), answer)
+        self.answered(Create::KIND, ticket, lost.get(), answer)
     }
 
     fn note_refused(&self, slot: Slot) {
@@ -324,11 +324,7 @@ fn first_of(request: &Create, reply: ManyChanged) -> Result<(Opened, Option<Box<
     if let Some(error) = first.error {
         return Err(error.into_error());
     }
-    let opened: Opened = decode_body(Kind::Create, &first.body.0)?;
-    if !request.fits(&opened) {
-        return Err(crate::session::lines::unbelievable::<Create>());
-    }
-    Ok((opened, reply.delegated))
+    Ok((decode_reply(request, &first.body.0)?, reply.delegated))
 }
 
 /// `Some` if a create was answered differently than predicted: another file was made, or less of it is

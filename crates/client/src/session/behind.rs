@@ -16,13 +16,14 @@ use ramlace_sync::{Condvar, Mutex};
 use ramlace_wire::delegation::{Change, ChangeMany, Changed, ManyChanged};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::leases::DelegationRecall;
-use ramlace_wire::{Kind, Shows};
+use ramlace_wire::{Front, Kind, Shows};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
+use crate::session::exchange::{AnyExchange, Exchange};
 use crate::session::heart::block_signals;
 use crate::session::judging::name_server;
-use crate::session::lines::{Line, Link, Server, Unanswered, believed, reply_without_data, roundtrip};
+use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
 use crate::session::owed::Subject;
 use crate::session::promises::{AllPromises, Due, NotPromised, Promise, Version};
 use crate::session::retry::OnRetry;
@@ -401,9 +402,11 @@ impl Session {
     ) -> std::result::Result<ManyChanged, Unanswered> {
         let mut header = self.header(Kind::ChangeMany, None, until, self.known_epoch());
         header.slot = slot;
-        line.send(header, request, &[], until).map_err(Unanswered::lost)?;
-        let received = line.receive::<ChangeMany>(header.call, until)?;
-        reply_without_data(believed(line, request, received)?)
+        let mut exchange = Exchange::plain(request);
+        line.send_body(Front::default(), header, &exchange.body(), &[], until).map_err(Unanswered::lost)?;
+        let received = line.receive_body(header.kind, header.call, until, &mut |body| exchange.take(body))?;
+        exchange.finish(line, received)?;
+        Ok(exchange.result())
     }
 
     fn known_epoch(&self) -> Epoch {

@@ -11,16 +11,17 @@ use ramlace_wire::{ClusterMap, Front, Request};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
+use crate::session::exchange::{AnyExchange, Exchange};
 use crate::session::holders::answered_by;
 use crate::session::judging::name_server;
-use crate::session::lines::{Line, Server, Unanswered, believed, reply_without_data};
+use crate::session::lines::{Line, Server, Unanswered, reply_without_data};
 use crate::session::retry::{OnRetry, VerdictOfOne, verdict_of_one};
 use crate::session::sequences::Ticket;
 
-/// A request with everything that is sent along.
-pub(crate) struct Call<'a, R> {
+/// What is sent along with a request, and how it is sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
     pub(crate) slot: Slot,
-    pub(crate) request: &'a R,
     pub(crate) ticket: Option<&'a Ticket<'a>>,
     /// The known path by which it is sent; may be empty.
     pub(crate) path: &'a [Name],
@@ -33,26 +34,16 @@ pub(crate) struct Call<'a, R> {
     pub(crate) deadline: Instant,
 }
 
-impl<'a, R> Call<'a, R> {
+impl<'a> Call<'a> {
     /// A query about a lane: when the file has another generation, the caller gets Retry.
-    pub(crate) fn about_lane(slot: Slot, request: &'a R, deadline: Instant) -> Call<'a, R> {
-        Call { on_retry: OnRetry::Tell, ..Call::of_slot(slot, request, deadline) }
+    pub(crate) fn about_lane(slot: Slot, deadline: Instant) -> Call<'a> {
+        Call { on_retry: OnRetry::Tell, ..Call::of_slot(slot, deadline) }
     }
 
     /// A plain query to a slot.
-    pub(crate) fn of_slot(slot: Slot, request: &'a R, deadline: Instant) -> Call<'a, R> {
+    pub(crate) fn of_slot(slot: Slot, deadline: Instant) -> Call<'a> {
         let (on_retry, repeated) = (OnRetry::Repeat, None);
-        Call {
-            slot,
-            request,
-            ticket: None,
-            path: &[],
-            data: &[],
-            on_retry,
-            repeated,
-            local_only: false,
-            deadline,
-        }
+        Call { slot, ticket: None, path: &[], data: &[], on_retry, repeated, local_only: false, deadline }
     }
 }
 
@@ -88,14 +79,10 @@ impl Session {
     ) -> Result<R::Reply> {
         let ticket = self.ticket(slot, deadline)?;
         let lost = Cell::new(false);
-        let call = Call {
-            ticket: Some(&ticket),
-            path,
-            repeated: Some(&lost),
-            ..Call::of_slot(slot, request, deadline)
-        };
-        let changed = self.call(&call, |_, received| reply_without_data(received));
-        self.answered::<R, _>(ticket, lost.get(), changed)
+        let call =
+            Call { ticket: Some(&ticket), path, repeated: Some(&lost), ..Call::of_slot(slot, deadline) };
+        let changed = self.call(request, &call, |_, received| reply_without_data(received));
+        self.answered(R::KIND, ticket, lost.get(), changed)
     }
 
     /// The same with a sequence number that the caller has.
@@ -119,13 +106,9 @@ impl Session {
     ) -> Result<R::Reply> {
         let ticket = self.ticket(slot, deadline)?;
         let lost = Cell::new(false);
-        let call = Call {
-            ticket: Some(&ticket),
-            repeated: Some(&lost),
-            ..Call::about_lane(slot, request, deadline)
-        };
-        let changed = self.call(&call, |_, received| reply_without_data(received));
-        self.answered::<R, _>(ticket, lost.get(), changed)
+        let call = Call { ticket: Some(&ticket), repeated: Some(&lost), ..Call::about_lane(slot, deadline) };
+        let changed = self.call(request, &call, |_, received| reply_without_data(received));
+        self.answered(R::KIND, ticket, lost.get(), changed)
     }
 
     /// Sends a query about a lane; when the file has another generation, the caller gets Retry.
@@ -147,8 +130,8 @@ impl Session {
         on_retry: OnRetry,
         deadline: Instant,
     ) -> Result<R::Reply> {
-        let call = Call { ticket, path, on_retry, ..Call::of_slot(slot, request, deadline) };
-        self.call(&call, |_, received| reply_without_data(received))
+        let call = Call { ticket, path, on_retry, ..Call::of_slot(slot, deadline) };
+        self.call(request, &call, |_, received| reply_without_data(received))
     }
 
     /// Sends a request until it is answered or its deadline has passed; `finish` takes the reply, and its
@@ -156,18 +139,27 @@ impl Session {
     /// sent once more with the same number: it may have been done before, and its reply lost.
     pub(crate) fn call<R: Request, T>(
         self: &Arc<Session>,
-        call: &Call<'_, R>,
-        mut finish: impl FnMut(&mut Line, Received<R::Reply>) -> std::result::Result<T, Unanswered>,
+        request: &R,
+        call: &Call<'_>,
+        finish: impl FnMut(&mut Line, Received<R::Reply>) -> std::result::Result<T, Unanswered>,
     ) -> Result<T> {
-        let _direct = self.before_asking(call.slot, R::KIND, call.deadline)?;
+        let mut exchange = Exchange::new(request, finish);
+        self.call_until_answered(&mut exchange, call)?;
+        Ok(exchange.result())
+    }
+
+    fn call_until_answered(
+        self: &Arc<Session>,
+        exchange: &mut dyn AnyExchange,
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let _direct = self.before_asking(call.slot, exchange.kind(), call.deadline)?;
         let mut backoff = Backoff::new(call.deadline);
-        let mut renewed: Option<R> = None;
         loop {
             let map = self.map()?;
             let server = self.server_of(&map, call.slot)?;
-            let request = renewed.as_ref().unwrap_or(call.request);
-            let unanswered = match self.attempt(&server, &map, &Call { request, ..*call }, &mut finish) {
-                Ok(reply) => return Ok(reply),
+            let unanswered = match self.attempt(&server, &map, exchange, call) {
+                Ok(()) => return Ok(()),
                 Err(unanswered) => unanswered,
             };
             if !unanswered.from_server
@@ -176,30 +168,24 @@ impl Session {
                 repeated.set(true);
             }
             let judged = self.judge(&server, map.epoch, unanswered, call.on_retry, call.deadline);
-            let mut by_another = None;
-            judged.before_next(&mut backoff, || {
-                by_another = self.renew_permit_of(request)?;
-                Ok(by_another.is_some())
-            })?;
-            renewed = by_another.or(renewed);
+            judged.before_next(&mut backoff, || self.renew_permit_of(exchange))?;
         }
     }
 
-    /// The request with another permit than the one that a lane has refused, if there is one.
-    fn renew_permit_of<R: Request>(&self, refused: &R) -> Result<Option<R>> {
-        let Some((target, _)) = refused.lane_right() else { return Ok(None) };
-        let Some(above) = self.above() else { return Ok(None) };
-        let permit = above.renew_permit(target.lane.inode, target.permit)?;
-        Ok(permit.and_then(|permit| refused.with_permit(Some(permit))))
+    /// Gives the request another permit than the one that a lane has refused; false if there is none.
+    fn renew_permit_of(&self, refused: &mut dyn AnyExchange) -> Result<bool> {
+        let Some((inode, permit)) = refused.permit() else { return Ok(false) };
+        let Some(above) = self.above() else { return Ok(false) };
+        Ok(above.renew_permit(inode, permit)?.is_some_and(|permit| refused.renew(permit)))
     }
 
-    fn attempt<R: Request, T>(
+    fn attempt(
         &self,
         server: &Arc<Server>,
         map: &ClusterMap,
-        call: &Call<'_, R>,
-        finish: &mut impl FnMut(&mut Line, Received<R::Reply>) -> std::result::Result<T, Unanswered>,
-    ) -> std::result::Result<T, Unanswered> {
+        exchange: &mut dyn AnyExchange,
+        call: &Call<'_>,
+    ) -> std::result::Result<(), Unanswered> {
         let (mut line, deadline) = self.line(server, call.deadline)?;
         if call.local_only && !line.is_local() {
             return Err(Unanswered::from_server(Error::new(
@@ -207,20 +193,20 @@ impl Session {
                 format!("{} is not reached through this machine's memory", server.id),
             )));
         }
-        let mut header = self.header(R::KIND, call.ticket, answered_by(R::KIND, deadline), map.epoch);
+        let kind = exchange.kind();
+        let mut header = self.header(kind, call.ticket, answered_by(kind, deadline), map.epoch);
         header.slot = call.slot;
-        let who = crate::acting::current_for(R::KIND);
+        let who = crate::acting::current_for(kind);
         let front = Front { who: who.as_ref(), path: call.path };
-        line.send_behind(front, header, call.request, call.data, deadline).map_err(Unanswered::lost)?;
-        let deadline = self.await_answer::<R>(&mut line, deadline)?;
-        let received = match call.ticket {
-            Some(_) => line.receive_change::<R>(header.call, deadline)?,
-            None => line.receive::<R>(header.call, deadline)?,
-        };
-        let received = believed(&mut line, call.request, received)?;
-        let finished = finish(&mut line, received)?;
+        line.send_body(front, header, &exchange.body(), call.data, deadline).map_err(Unanswered::lost)?;
+        let deadline = self.await_answer(kind, &mut line, deadline)?;
+        let received = line.receive_body(kind, header.call, deadline, &mut |body| exchange.take(body))?;
+        if call.ticket.is_some() {
+            line.loses_reply()?;
+        }
+        exchange.finish(&mut line, received)?;
         server.note_answer(true);
-        Ok(finished)
+        Ok(())
     }
 
     /// Sends a query to one server, whatever its slots.
@@ -235,18 +221,29 @@ impl Session {
             self.keep_promises_to(server, deadline)?;
         }
         let server = self.server(server)?;
+        let mut exchange = Exchange::plain(request);
+        self.ask_until_answered(&server, &mut exchange, deadline)?;
+        Ok(exchange.result())
+    }
+
+    fn ask_until_answered(
+        &self,
+        server: &Arc<Server>,
+        exchange: &mut dyn AnyExchange,
+        deadline: Instant,
+    ) -> Result<()> {
         let mut backoff = Backoff::new(deadline);
         let mut silences = 0;
         loop {
-            let error = match self.try_server(&server, request, deadline) {
-                Ok(reply) => return Ok(reply),
+            let error = match self.try_exchange(server, exchange, deadline) {
+                Ok(()) => return Ok(()),
                 Err(error) => error,
             };
             match verdict_of_one(error.kind(), silences) {
                 VerdictOfOne::AfterPause => backoff.pause_after(error)?,
                 VerdictOfOne::AtOnce => silences += 1,
                 VerdictOfOne::Over if error.kind() == ErrorKind::HostDown => {
-                    return Err(name_server(&server, &error));
+                    return Err(name_server(server, &error));
                 }
                 VerdictOfOne::Over => return Err(error),
             }
@@ -260,8 +257,19 @@ impl Session {
         request: &R,
         deadline: Instant,
     ) -> Result<R::Reply> {
+        let mut exchange = Exchange::plain(request);
+        self.try_exchange(server, &mut exchange, deadline)?;
+        Ok(exchange.result())
+    }
+
+    fn try_exchange(
+        &self,
+        server: &Arc<Server>,
+        exchange: &mut dyn AnyExchange,
+        deadline: Instant,
+    ) -> Result<()> {
         let asked =
-            self.line(server, deadline).and_then(|(line, deadline)| self.ask_on(line, request, deadline));
+            self.line(server, deadline).and_then(|(line, deadline)| self.ask_on(line, exchange, deadline));
         asked.map_err(|unanswered| {
             if !unanswered.from_server {
                 server.drop_idle();
@@ -278,21 +286,25 @@ impl Session {
         request: &R,
         until: Instant,
     ) -> Result<R::Reply> {
-        let asked = self.line_by(server, until).and_then(|line| self.ask_on(line, request, until));
-        asked.map_err(|unanswered| unanswered.error)
+        let mut exchange = Exchange::plain(request);
+        let asked = self.line_by(server, until).and_then(|line| self.ask_on(line, &mut exchange, until));
+        asked.map_err(|unanswered| unanswered.error)?;
+        Ok(exchange.result())
     }
 
-    fn ask_on<R: Request>(
+    fn ask_on(
         &self,
         mut line: Line,
-        request: &R,
+        exchange: &mut dyn AnyExchange,
         deadline: Instant,
-    ) -> std::result::Result<R::Reply, Unanswered> {
+    ) -> std::result::Result<(), Unanswered> {
+        let kind = exchange.kind();
         let epoch = self.known_map().map_or(Epoch(0), |map| map.epoch);
-        let header = self.header(R::KIND, None, answered_by(R::KIND, deadline), epoch);
-        line.send(header, request, &[], deadline).map_err(Unanswered::lost)?;
-        let deadline = self.await_answer::<R>(&mut line, deadline)?;
-        let received = line.receive::<R>(header.call, deadline)?;
-        reply_without_data(believed(&mut line, request, received)?)
+        let header = self.header(kind, None, answered_by(kind, deadline), epoch);
+        line.send_body(Front::default(), header, &exchange.body(), &[], deadline)
+            .map_err(Unanswered::lost)?;
+        let deadline = self.await_answer(kind, &mut line, deadline)?;
+        let received = line.receive_body(kind, header.call, deadline, &mut |body| exchange.take(body))?;
+        exchange.finish(&mut line, received)
     }
 }

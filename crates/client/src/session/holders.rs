@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind};
-use ramlace_wire::{Kind, Request};
+use ramlace_wire::Kind;
 
 use crate::session::Session;
 use crate::session::lines::{Line, Unanswered};
@@ -21,12 +21,13 @@ pub(crate) fn answered_by(kind: Kind, deadline: Instant) -> Instant {
 impl Session {
     /// Waits for a reply that may wait for other machines, and returns by when it has to be complete; for
     /// other requests that is their deadline.
-    pub(crate) fn await_answer<R: Request>(
+    pub(crate) fn await_answer(
         &self,
+        kind: Kind,
         line: &mut Line,
         deadline: Instant,
     ) -> std::result::Result<Instant, Unanswered> {
-        if !R::KIND.row().waits_for_holders {
+        if !kind.row().waits_for_holders {
             return Ok(deadline);
         }
         self.await_holders(line, deadline)?;

@@ -12,8 +12,10 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
 use ramlace_sync::{Mutex, MutexGuard, RwLock};
 use ramlace_transport::blocking::{Connection, Received};
 use ramlace_transport::trace::RequestName;
-use ramlace_transport::{ConnectFailure, Failure};
-use ramlace_wire::{ClusterMap, Front, Header, Kind, Request, ServerEntry};
+use ramlace_transport::{ConnectFailure, Failure, TakeBody};
+use ramlace_wire::{
+    ClusterMap, Front, Header, Kind, Request, ServerEntry, decode_body, decode_reply, encode_body,
+};
 
 use crate::session::descriptors::{Descriptors, Noted};
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
@@ -313,22 +315,23 @@ impl Line {
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Result<()> {
-        self.send_behind(Front::default(), header, request, data, deadline)
+        let header = Header { kind: R::KIND, ..header };
+        self.send_body(Front::default(), header, &encode_body(request), data, deadline)
     }
 
-    /// The same with something in front of the body.
-    pub(crate) fn send_behind<R: Request>(
+    /// The same for any message, with something in front of its body.
+    pub(crate) fn send_body(
         &mut self,
         front: Front<'_>,
         header: Header,
-        request: &R,
+        body: &[u8],
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Result<()> {
         self.session = header.session;
         let (request_name, server) = (RequestName::of(&header), self.server.id.0);
-        tracing::debug!(target: "ramlace::client", request = %request_name, kind = ?R::KIND, server, "asks");
-        let sent = self.connection()?.send_behind(front, header, request, data, deadline);
+        tracing::debug!(target: "ramlace::client", request = %request_name, kind = ?header.kind, server, "asks");
+        let sent = self.connection()?.send_body(front, header, body, data, deadline);
         self.calls_under_way += 1;
         sent.map_err(|failure| {
             self.link = None;
@@ -343,11 +346,17 @@ impl Line {
         deadline: Instant,
     ) -> std::result::Result<Received<R::Reply>, Unanswered> {
         let received = self.receive::<R>(call, deadline)?;
-        if crate::fault::drops_reply() {
-            self.close();
-            return Err(Unanswered::lost(Error::new(ErrorKind::HostDown, "a test lost this reply")));
-        }
+        self.loses_reply()?;
         Ok(received)
+    }
+
+    /// A test may lose the reply to a change.
+    pub(crate) fn loses_reply(&mut self) -> std::result::Result<(), Unanswered> {
+        if !crate::fault::drops_reply() {
+            return Ok(());
+        }
+        self.close();
+        Err(Unanswered::lost(Error::new(ErrorKind::HostDown, "a test lost this reply")))
     }
 
     /// Whether a reply begins to arrive until then.
@@ -365,8 +374,24 @@ impl Line {
         call: u32,
         deadline: Instant,
     ) -> std::result::Result<Received<R::Reply>, Unanswered> {
-        let received = self.connection().map_err(Unanswered::lost)?.receive::<R>(call, deadline);
-        self.trace_answer(R::KIND, call, received.as_ref().err());
+        let mut reply = None;
+        let received = self.receive_body(R::KIND, call, deadline, &mut |body| {
+            reply = Some(decode_body(R::KIND, body)?);
+            Ok(())
+        })?;
+        Ok(received.with(reply.expect("a reply that came was taken")))
+    }
+
+    /// The same for any message: `take` gets the body.
+    pub(crate) fn receive_body(
+        &mut self,
+        kind: Kind,
+        call: u32,
+        deadline: Instant,
+        take: &mut TakeBody<'_>,
+    ) -> std::result::Result<Received<()>, Unanswered> {
+        let received = self.connection().map_err(Unanswered::lost)?.receive_body(kind, call, deadline, take);
+        self.trace_answer(kind, call, received.as_ref().err());
         match received {
             Ok(received) => {
                 if received.data_bytes == 0 {
@@ -454,14 +479,13 @@ pub(crate) fn roundtrip<R: Request>(
 }
 
 fn receive<R: Request>(link: &mut Link, header: Header, request: &R, deadline: Instant) -> Result<R::Reply> {
-    let received = link.connection.receive::<R>(header.call, deadline).map_err(|failure| failure.error)?;
-    if received.data_bytes > 0 {
-        return Err(Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for"));
-    }
-    if !request.fits(&received.reply) {
-        return Err(unbelievable::<R>());
-    }
-    Ok(received.reply)
+    let mut reply = None;
+    let received = link.connection.receive_body(R::KIND, header.call, deadline, &mut |body| {
+        reply = Some(decode_reply(request, body)?);
+        Ok(())
+    });
+    without_data(received.map_err(|failure| failure.error)?)?;
+    Ok(reply.expect("a reply that came was taken"))
 }
 
 /// The same for a request whose reply may be late: `late` is called once if the reply has not begun by
@@ -489,27 +513,14 @@ pub(crate) fn descriptor_of<T>(received: Received<T>) -> Result<(T, OwnedFd)> {
     }
 }
 
-pub(crate) fn unbelievable<R: Request>() -> Error {
-    Error::new(ErrorKind::Protocol, format!("{:?} was answered with what cannot be", R::KIND))
-}
-
-/// The reply, if it can be one to this request. Otherwise it is an error, and its connection is closed.
-pub(crate) fn believed<R: Request>(
-    line: &mut Line,
-    request: &R,
-    received: Received<R::Reply>,
-) -> std::result::Result<Received<R::Reply>, Unanswered> {
-    if request.fits(&received.reply) {
-        return Ok(received);
-    }
-    line.close();
-    Err(Unanswered::lost(unbelievable::<R>()))
-}
-
-pub(crate) fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {
+pub(crate) fn without_data<T>(received: Received<T>) -> Result<T> {
     if received.data_bytes > 0 {
-        let error = Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for");
-        return Err(Unanswered::lost(error));
+        return Err(Error::new(ErrorKind::Protocol, "a reply brought bytes that nobody asked for"));
     }
     Ok(received.reply)
+}
+
+/// The same as what a call returns: such a reply counts as lost, and closes the connection.
+pub(crate) fn reply_without_data<T>(received: Received<T>) -> std::result::Result<T, Unanswered> {
+    without_data(received).map_err(Unanswered::lost)
 }

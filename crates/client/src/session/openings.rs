@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use ramlace_base::{Result, Slot};
 use ramlace_wire::namespace::{CancelChange, ChangeCancelled};
-use ramlace_wire::{Request, Shows};
+use ramlace_wire::{Kind, Shows};
 
 use crate::callbacks::Doubt;
 use crate::session::Session;
@@ -21,13 +21,14 @@ use crate::session::sequences::{Kept, Ticket};
 impl Session {
     /// A change was answered, or is abandoned: in the second case it may still be done, if an answer was
     /// `lost` or comes too late. Changes of bytes in lanes are exempt: nothing is cached because of them.
-    pub(crate) fn answered<R: Request, T>(
+    pub(crate) fn answered<T>(
         &self,
+        kind: Kind,
         ticket: Ticket<'_>,
         lost: bool,
         answer: Result<T>,
     ) -> Result<T> {
-        let of_lane = R::KIND.row().shows == Shows::Bytes;
+        let of_lane = kind.row().shows == Shows::Bytes;
         if !of_lane && answer.as_ref().is_err_and(|error| is_in_doubt(error, lost)) && !self.is_ended() {
             self.doubts(ticket.slot(), Doubt::Begins);
             let kept = ticket.keep();

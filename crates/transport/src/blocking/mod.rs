@@ -13,9 +13,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, limits};
-use ramlace_wire::{Front, HEADER_BYTES, Header, Request, encode_body, flags};
+use ramlace_wire::{Front, HEADER_BYTES, Header, Kind, Request, decode_body, encode_body, flags};
 
-use crate::frame::{append_head, check_reply, decode_header, decode_reply};
+use crate::frame::{TakeBody, append_head, check_reply, decode_header, take_reply};
 use crate::input::{INPUT_BYTES, Input};
 use crate::seal::{RECORD_BYTES, Record, Seal, tag_bytes};
 use crate::{Address, ClientKey, ConnectFailure, Failure};
@@ -64,6 +64,14 @@ pub struct Received<T> {
     pub epoch: Epoch,
 }
 
+impl<T> Received<T> {
+    /// The same with this reply.
+    pub fn with<U>(self, reply: U) -> Received<U> {
+        let Received { data_bytes, descriptor, epoch, .. } = self;
+        Received { reply, data_bytes, descriptor, epoch }
+    }
+}
+
 impl Connection {
     /// Connects; both sides prove their keys. `wanted`: the server that is meant, unless any of the pool will do.
     ///
@@ -106,27 +114,28 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends a request: its header (with `kind` and lengths filled in here), its body and its
-    /// data, gathered from where they are. `header.call` comes back in the reply.
-    ///
-    /// Errors: `TooLarge` when the data are too long for one frame (nothing was sent);
-    /// `TimedOut` or `HostDown` end the connection.
+    /// Sends a request, as [`Connection::send_body`] does, with its kind filled in.
     pub fn send<R: Request>(
         &mut self,
         header: Header,
-        body: &R,
+        request: &R,
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Outcome<()> {
-        self.send_behind(Front::default(), header, body, data, deadline)
+        let header = Header { kind: R::KIND, ..header };
+        self.send_body(Front::default(), header, &encode_body(request), data, deadline)
     }
 
-    /// The same with something in front of the body.
-    pub fn send_behind<R: Request>(
+    /// Sends a request: its header (with lengths filled in here), what goes in front of its body, the body, and
+    /// its data, gathered from where they are. `header.call` comes back in the reply.
+    ///
+    /// Errors: `TooLarge` when the data are too long for one frame (nothing was sent);
+    /// `TimedOut` or `HostDown` end the connection.
+    pub fn send_body(
         &mut self,
         front: Front<'_>,
         header: Header,
-        body: &R,
+        body: &[u8],
         data: &[IoSlice<'_>],
         deadline: Instant,
     ) -> Outcome<()> {
@@ -138,9 +147,9 @@ impl Connection {
             ));
         }
         self.scratch.clear();
-        let mut header = Header { kind: R::KIND, ..header };
+        let mut header = header;
         let mut bytes = front.encode(&mut header);
-        bytes.extend(encode_body(body));
+        bytes.extend_from_slice(body);
         append_head(&mut self.scratch, header, &bytes, data_bytes);
         let sent = self.send_frame(data, deadline);
         sent.map_err(|error| self.fail(error, "sending a request"))
@@ -175,12 +184,28 @@ impl Connection {
         line.send_all(&self.scratch, &[], deadline)
     }
 
-    /// Receives the reply to the request `R` that was sent as `call`. Data of the previous reply that the
-    /// caller did not take is skipped.
+    /// Receives the reply to the request `R` that was sent as `call`, as [`Connection::receive_body`] does.
+    pub fn receive<R: Request>(&mut self, call: u32, deadline: Instant) -> Outcome<Received<R::Reply>> {
+        let mut reply = None;
+        let received = self.receive_body(R::KIND, call, deadline, &mut |body| {
+            reply = Some(decode_body(R::KIND, body)?);
+            Ok(())
+        })?;
+        Ok(received.with(reply.expect("a reply that came was taken")))
+    }
+
+    /// Receives the reply to the request of this kind that was sent as `call`; `take` gets its body, once. Data
+    /// of the previous reply that the caller did not take is skipped.
     ///
     /// Errors: the server's answer (not fatal), else the reason why the connection ended (fatal).
-    pub fn receive<R: Request>(&mut self, call: u32, deadline: Instant) -> Outcome<Received<R::Reply>> {
-        let outcome = self.receive_reply::<R>(call, deadline);
+    pub fn receive_body(
+        &mut self,
+        kind: Kind,
+        call: u32,
+        deadline: Instant,
+        take: &mut TakeBody<'_>,
+    ) -> Outcome<Received<()>> {
+        let outcome = self.receive_reply(kind, call, deadline, take);
         outcome.map_err(|failure| match failure.fatal {
             true => self.fail(failure.error, "waiting for a reply"),
             false => failure,
@@ -268,30 +293,38 @@ impl Connection {
         Failure::from(error.context(format_args!("{}: {doing}", self.address)))
     }
 
-    fn receive_reply<R: Request>(&mut self, call: u32, deadline: Instant) -> Outcome<Received<R::Reply>> {
+    fn receive_reply(
+        &mut self,
+        kind: Kind,
+        call: u32,
+        deadline: Instant,
+        take: &mut TakeBody<'_>,
+    ) -> Outcome<Received<()>> {
         self.skip(deadline)?;
         self.fill(HEADER_BYTES, deadline)?;
         let header = decode_header(self.input.bytes())?;
-        check_reply::<R>(&header, call)?;
-        let reply = self.receive_body::<R>(&header, deadline)?;
+        check_reply(&header, kind, call)?;
+        let reply = self.take_body(&header, deadline, take)?;
         self.data_left = header.data_bytes as usize;
         self.input.expect_like(&header, tag_bytes(self.seal.as_deref()));
         let descriptor = self.claim_descriptor(&header)?;
-        Ok(Received { reply: reply?, data_bytes: header.data_bytes, descriptor, epoch: header.epoch })
+        reply?;
+        Ok(Received { reply: (), data_bytes: header.data_bytes, descriptor, epoch: header.epoch })
     }
 
     /// The outer error is the connection's, the inner one the call's.
-    fn receive_body<R: Request>(
+    fn take_body(
         &mut self,
         header: &Header,
         deadline: Instant,
-    ) -> Result<std::result::Result<R::Reply, Failure>> {
+        take: &mut TakeBody<'_>,
+    ) -> Result<Outcome<()>> {
         let body_bytes = header.body_bytes as usize + tag_bytes(self.seal.as_deref());
         if HEADER_BYTES + body_bytes <= INPUT_BYTES {
             self.fill(HEADER_BYTES + body_bytes, deadline)?;
             let (head, rest) = self.input.bytes_mut().split_at_mut(HEADER_BYTES);
             let head = (&*head).try_into().expect("it was cut there");
-            let reply = decode_reply::<R>(header, opened(&mut self.seal, head, &mut rest[..body_bytes])?);
+            let reply = take_reply(header, opened(&mut self.seal, head, &mut rest[..body_bytes])?, take);
             self.input.consume(HEADER_BYTES + body_bytes);
             return answered(reply);
         }
@@ -299,7 +332,7 @@ impl Connection {
         let mut body = vec![0; body_bytes];
         let buffered = self.input.take(&mut body);
         self.line()?.receive_all(&mut [IoSliceMut::new(&mut body[buffered..])], deadline)?;
-        answered(decode_reply::<R>(header, opened(&mut self.seal, &header.encode(), &mut body)?))
+        answered(take_reply(header, opened(&mut self.seal, &header.encode(), &mut body)?, take))
     }
 
     /// Makes sure that the buffer holds at least `count` bytes.
@@ -425,7 +458,7 @@ fn closed() -> Error {
 }
 
 /// Separates the server's answers from failures that break the connection.
-fn answered<T>(reply: std::result::Result<T, Failure>) -> Result<std::result::Result<T, Failure>> {
+fn answered(reply: Outcome<()>) -> Result<Outcome<()>> {
     match reply {
         Err(failure) if failure.fatal => Err(failure.error),
         other => Ok(other),

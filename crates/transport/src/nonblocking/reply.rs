@@ -6,12 +6,12 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_wire::{Header, Request, encode_body, flags};
+use ramlace_wire::{Header, Kind, Request, decode_body, encode_body, flags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::connection::{Connection, OUTPUT_KEPT_BYTES_MAX, closed_inside_a_frame};
 use super::socket::UNTIL_WOULD_BLOCK;
-use crate::frame::{append_head, check_reply, decode_reply};
+use crate::frame::{TakeBody, append_head, check_reply, take_reply};
 use crate::raw::{self, Cursor};
 use crate::seal::{RECORD_BYTES, SENT_TOGETHER_BYTES, sealed_bytes};
 use crate::{Failure, RawSegment};
@@ -177,24 +177,43 @@ impl Connection {
         self.send_output().await
     }
 
-    /// Calls the other side, as one server calls another: a request without data, and its reply
-    /// within `deadline`. The header's call number is the caller's choice: one call is under way at a time.
-    ///
-    /// Errors: the other side's answer (not fatal), else the reason why the connection ended (fatal).
+    /// Calls the other side, as [`Connection::call_body`] does, and decodes the reply.
     pub async fn call<R: Request>(
         &mut self,
         header: Header,
-        body: &R,
+        request: &R,
         deadline: Duration,
     ) -> std::result::Result<R::Reply, Failure> {
+        let mut reply = None;
         let header = Header { kind: R::KIND, ..header };
+        self.call_body(header, &encode_body(request), deadline, &mut |body| {
+            reply = Some(decode_body(R::KIND, body)?);
+            Ok(())
+        })
+        .await?;
+        Ok(reply.expect("a reply that came was taken"))
+    }
+
+    /// Calls the other side, as one server calls another: a request without data, and its reply
+    /// within `deadline`, whose body `take` gets. The header's call number is the caller's choice: one call is
+    /// under way at a time.
+    ///
+    /// Errors: the other side's answer (not fatal), else the reason why the connection ended (fatal).
+    pub async fn call_body(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        deadline: Duration,
+        take: &mut TakeBody<'_>,
+    ) -> std::result::Result<(), Failure> {
         self.check_usable()?;
-        self.queue_reply(header, &encode_body(body), &[]);
+        self.queue_reply(header, body, &[]);
         // A caller that stops waiting leaves a reply behind that no other call expects.
         self.broken = true;
-        let outcome =
-            tokio::time::timeout(deadline, self.await_reply::<R>(header.call)).await.unwrap_or_else(|_| {
-                let text = format!("no answer to {:?} within {} ms", R::KIND, deadline.as_millis());
+        let outcome = tokio::time::timeout(deadline, self.await_reply(header.kind, header.call, take))
+            .await
+            .unwrap_or_else(|_| {
+                let text = format!("no answer to {:?} within {} ms", header.kind, deadline.as_millis());
                 Err(Failure::from(Error::new(ErrorKind::TimedOut, text)))
             });
         match outcome {
@@ -206,15 +225,20 @@ impl Connection {
         }
     }
 
-    async fn await_reply<R: Request>(&mut self, call: u32) -> std::result::Result<R::Reply, Failure> {
+    async fn await_reply(
+        &mut self,
+        kind: Kind,
+        call: u32,
+        take: &mut TakeBody<'_>,
+    ) -> std::result::Result<(), Failure> {
         self.send_output().await?;
         let Some((header, body)) = self.read_frame().await? else {
             return Err(closed_inside_a_frame().into());
         };
-        check_reply::<R>(&header, call)?;
+        check_reply(&header, kind, call)?;
         if header.data_bytes > 0 {
             return Err(Error::new(ErrorKind::Protocol, "a reply brought data that nobody asked for").into());
         }
-        decode_reply::<R>(&header, &body)
+        take_reply(&header, &body, take)
     }
 }
