@@ -36,7 +36,7 @@ mod tree;
 
 use std::process::ExitCode;
 
-use clap::FromArgMatches;
+use clap::{Command, CommandFactory, FromArgMatches};
 use ramlace_base::{Error, ErrorKind};
 
 use crate::args::Cli;
@@ -48,7 +48,11 @@ fn main() -> ExitCode {
     }
     let words = commands::find_words::with_double_dashes(std::env::args_os());
     let json = words.iter().any(|word| word == "--json");
-    let parsed = help::command().try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found));
+    let parse = |command: Command, words| {
+        command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found))
+    };
+    // Most command lines need no help: its texts are laid out for those that do.
+    let parsed = parse(Cli::command(), words.clone()).or_else(|_| parse(help::command(), words));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error, json),
