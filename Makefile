@@ -1,6 +1,7 @@
 # Everything a person or a machine does with this repository; `make help` lists it.
 #
-# One cargo profile (release) for the product and its tests, so that nothing is compiled twice.
+# What is shipped is built by cargo's profile `release`. What the round tests is built by `quick`, in half the time;
+# `make test-long` tests what is shipped.
 # Each target sets up what it needs and is quick when there is nothing to do.
 
 SHELL := /bin/bash
@@ -26,6 +27,8 @@ BENCH_ARGS ?=
 # What `make test` shall run; nothing: all of it. ROUND_ARGS=--lint adds the lints.
 TESTS ?=
 ROUND_ARGS ?=
+# What is tested: PROFILE=release for what is shipped.
+PROFILE ?= quick
 # They read no clock and do no I/O; their tests take seconds.
 PURE := base wire layout check namespace lanes slot cluster
 
@@ -61,12 +64,13 @@ demo: build ## The main job: column sums of a real matrix from disk, TCP and sha
 	@$(PYTHON) -m ramlace.demo $(DEMO_ARGS)
 
 .PHONY: test
-test: setup-tests build ## Every test of the everyday round, or those named: TESTS="tests/system/test_x.py client::locks"
-	@$(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS) $(TESTS)
+test: setup-tests ## Every test of the everyday round, or those named: TESTS="tests/system/test_x.py client::locks"
+	@scripts/build.sh $(VENV) $(PROFILE)
+	@RAMLACE_BUILT=$(CURDIR)/target/$(PROFILE) $(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS) $(TESTS)
 
 .PHONY: test-long
 test-long: setup-tests build ## The same with more cases, the tests that take long, and all as root and as a user
-	@RAMLACE_TEST_LONG=1 $(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS)
+	@RAMLACE_TEST_LONG=1 RAMLACE_BUILT=$(CURDIR)/target/release $(RUN) $(PYTHON) scripts/round.py $(ROUND_ARGS)
 
 .PHONY: environment
 environment: setup

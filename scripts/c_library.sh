@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the C library usable: from this checkout, or installed together with the command.
 #
-# usage: scripts/c_library.sh here             target/release/pkgconfig/ramlace.pc and the soname's link
+# usage: scripts/c_library.sh here [DIRECTORY]  pkgconfig/ramlace.pc and the soname's link in target/release, or there
 #        scripts/c_library.sh install PREFIX   the command and its manual, the library, its header and ramlace.pc;
 #                                              and /sbin/mount.ramlace where PREFIX is /usr or /usr/local, else PREFIX/sbin
 #
@@ -35,6 +35,7 @@ install_split() { # install_split MODE FROM TO: what it needs to run, and beside
 
 case ${1:-} in
 here)
+    built=$(realpath -m "${2:-$built}")
     mkdir -p "$built/pkgconfig"
     ln -sfn libramlace.so "$built/$soname"
     # Programs built in a checkout find the library by themselves, wherever they are run.

@@ -13,7 +13,7 @@ locked=(${LOCKED---locked})
 lint() {
     case $1 in
     rustfmt) scripts/run.sh cargo fmt --all -- --check ;;
-    clippy) scripts/run.sh cargo clippy --release "${locked[@]}" --quiet --workspace --all-targets -- -D warnings ;;
+    clippy) scripts/run.sh cargo clippy --profile quick "${locked[@]}" --quiet --workspace --all-targets -- -D warnings ;;
     rustdoc) scripts/run.sh "$venv/bin/python" scripts/rustdoc.py ;;
     ruff) "$venv/bin/ruff" check --quiet "${sources[@]}" ;;
     ruff-format) "$venv/bin/ruff" format --quiet --check "${sources[@]}" ;;

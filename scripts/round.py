@@ -17,6 +17,8 @@ All stages run, whatever fails; the exit code is 1 when anything did. What a sta
 ends. RAMLACE_TEST_LONG=1 means more cases for each property, the tests marked `long`, and every system
 test both as root and as an ordinary user.
 
+RAMLACE_BUILT names the directory of what is tested: target/quick, unless it is another profile's.
+
 With TEST arguments only these run: a path below tests/ or bindings/ (pytest's own words, `::name` included), or a
 crate of the workspace, with or without `::name` (a filter of its tests).
 """
@@ -34,6 +36,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / ".venv/bin/python")
+BUILT = Path(os.environ.get("RAMLACE_BUILT", ROOT / "target/quick"))
 SYSTEM = "tests/system"
 PACKAGE = "bindings/python/tests"
 PYTEST = ("-q", "-p", "no:cacheprovider", "--strict-markers", "-c", "bindings/python/pyproject.toml", "--rootdir", ".")
@@ -216,7 +219,7 @@ def chosen(round_: Round, tests: list[str]) -> None:
             round_.run(test, pytest("-v", test))
         else:
             package = crate if crate.startswith("ramlace-") else f"ramlace-{crate}"
-            words = ("cargo", "test", "--release", *locked(), "-p", package, "--", name)
+            words = ("cargo", "test", f"--profile={BUILT.name}", *locked(), "-p", package, "--", name)
             round_.run(test, (RUST, *words))
 
 
@@ -243,7 +246,11 @@ def side_by_side(*lanes: Callable[[], None]) -> None:
 
 def main(words: list[str]) -> int:
     """Run the round; return the exit code."""
-    os.environ.setdefault("RAMLACE_BIN", str(ROOT / "target/release/ramlace"))
+    os.environ["RAMLACE_BUILT"] = str(BUILT)
+    os.environ.setdefault("RAMLACE_BIN", str(BUILT / "ramlace"))
+    os.environ.setdefault("RAMLACE_BENCH_BIN", str(BUILT / "ramlace-bench"))
+    if (package := BUILT / "python").is_dir():
+        os.environ["PYTHONPATH"] = str(package)
     # Each process of the tests would compile all of them again; beside the sources they would be in the way.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ |= {"PYTHONPYCACHEPREFIX": str(ROOT / "target/pycache")}

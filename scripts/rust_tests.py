@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PROFILE = Path(os.environ.get("RAMLACE_BUILT", "target/quick")).name
 AT_ONCE = 3
 LONG = bool(os.environ.get("RAMLACE_TEST_LONG"))
 
@@ -53,7 +54,7 @@ class Program:
 def cargo(*words: str) -> list[str]:
     """Return a command of cargo with the profile of all."""
     locked = os.environ.get("LOCKED", "--locked").split()
-    return ["cargo", "test", "--release", *locked, *words]
+    return ["cargo", "test", f"--profile={PROFILE}", *locked, *words]
 
 
 def linked(selection: list[str]) -> Iterator[Program]:

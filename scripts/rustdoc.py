@@ -36,7 +36,7 @@ def compiled() -> dict[str, str]:
     """Return the file that is linked for each package's library, by the package's id."""
     files: dict[str, str] = {}
     kinds = {"lib", "rlib", "proc-macro"}
-    for line in cargo("build", "--release", "--workspace", "--quiet", "--message-format=json").splitlines():
+    for line in cargo("build", "--profile=quick", "--workspace", "--quiet", "--message-format=json").splitlines():
         message = json.loads(line)
         if message["reason"] != "compiler-artifact" or not kinds & set(message["target"]["kind"]):
             continue
@@ -70,7 +70,7 @@ def commands() -> Iterator[tuple[list[str], dict[str, str]]]:
         ]
         words = ["rustdoc", f"--crate-name={target['name']}", f"--edition={target['edition']}", target["src_path"]]
         words += [f"--cfg=feature={json.dumps(feature)}" for feature in node["features"]]
-        words += [*needs, f"-Ldependency={Path(metadata['target_directory']) / 'release/deps'}", *LINTS]
+        words += [*needs, f"-Ldependency={Path(metadata['target_directory']) / 'quick/deps'}", *LINTS]
         words += ["--document-private-items", f"--out-dir={Path(metadata['target_directory']) / 'doc'}"]
         variables = {
             "CARGO_MANIFEST_DIR": str(Path(package["manifest_path"]).parent),

@@ -67,16 +67,18 @@ fi
 
 mkdir -p "$place/checkout/bindings/python"
 bring ".venv/lib/$name/site-packages" "$place/site-packages"
-cp -L "${RAMLACE_BIN:-target/release/ramlace}" "$place/ramlace"
+built=${RAMLACE_BUILT:-target/release}
+cp -L "${RAMLACE_BIN:-$built/ramlace}" "$place/ramlace"
 cp -a bindings/python/python bindings/python/pyproject.toml "$place/checkout/bindings/python/"
+cp -L "$built/lib_native.so" "$place/checkout/bindings/python/python/ramlace/_native.abi3.so"
 cp -a bindings/mpi "$place/checkout/bindings/"
 cp -a tests bench docs "$place/checkout/"
-bring target/release/ramlace-bench "$place/ramlace-bench"
+bring "$built/ramlace-bench" "$place/ramlace-bench"
 # What the C library's tests install and build: the library and where it comes from.
 mkdir -p "$place/checkout/target/release" "$place/checkout/crates"
 cp -a Cargo.toml README.md CONTRIBUTING.md scripts examples "$place/checkout/"
 cp -a crates/capi "$place/checkout/crates/"
-cp -aL target/release/libramlace.so "$place/ramlace" "$place/checkout/target/release/"
+cp -aL "$built/libramlace.so" "$place/ramlace" "$place/checkout/target/release/"
 "$place/checkout/scripts/c_library.sh" here
 chmod -R a+rX "$place/checkout" "$place/ramlace" "$place/ramlace-bench"
 

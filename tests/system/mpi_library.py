@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pool import PATIENCE_SECONDS, Pool, binary
+from pool import BUILT, PATIENCE_SECONDS, Pool, binary
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests/system/mpi"
@@ -171,7 +171,7 @@ def build(name: str, directory: Path, *flags: str) -> Path:
     """Build our library for one of the MPIs."""
     done = subprocess.run(
         [str(ROOT / "bindings/mpi/build.sh"), compiler(name), str(directory), *flags],
-        env={**os.environ, "PKG_CONFIG_PATH": str(ROOT / "target/release/pkgconfig")},
+        env={**os.environ, "PKG_CONFIG_PATH": str(BUILT / "pkgconfig")},
         capture_output=True,
         check=False,
         text=True,

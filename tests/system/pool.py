@@ -44,9 +44,13 @@ BY_TIME = {
 FAILING_SECONDS_MAX = 8.0
 
 
+# Where cargo has built what is tested.
+BUILT = Path(os.environ.get("RAMLACE_BUILT") or Path(__file__).resolve().parents[2] / "target/release")
+
+
 def binary() -> str:
     """Return the command under test."""
-    return os.environ.get("RAMLACE_BIN") or str(Path(__file__).parents[2] / "target/release/ramlace")
+    return os.environ.get("RAMLACE_BIN") or str(BUILT / "ramlace")
 
 
 # A prime, so that the pattern repeats at no border of anything.

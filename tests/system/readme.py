@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pool import PATIENCE_SECONDS, binary
+from pool import BUILT, PATIENCE_SECONDS, binary
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -61,9 +61,11 @@ class Terminal:
         programs = directory / ".venv/bin"
         programs.mkdir(parents=True)
         (programs / "ramlace").symlink_to(binary())
-        for name in ("examples", "target"):
-            if (ROOT / name).is_dir():
-                (directory / name).symlink_to(ROOT / name)
+        # What is tested stands where a reader has it.
+        (directory / "target").mkdir()
+        for name, place in ("examples", ROOT / "examples"), ("target/release", BUILT):
+            if place.is_dir():
+                (directory / name).symlink_to(place)
 
     def run(self, block: Block) -> str:
         """Run a block to its end; return what it printed. One that fails is an assertion."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pool import BUILT
+
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = (
     "read 1 MiB, calls, tcp, 1 server",
@@ -44,7 +46,7 @@ PYTHON_FIGURES = ("column sums, numpy, first scan", "column sums, numpy, warm")
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the bench."""
-    drivers = Path(os.environ.get("RAMLACE_BENCH_BIN", ROOT / "target/release/ramlace-bench"))
+    drivers = Path(os.environ.get("RAMLACE_BENCH_BIN", BUILT / "ramlace-bench"))
     if not drivers.exists():
         pytest.fail("the drivers are not built: cargo build --release -p ramlace-bench")
     command = [sys.executable, str(ROOT / "bench" / "run.py"), *words]

@@ -15,10 +15,9 @@ import pytest
 
 from c_programs import STRICT, compile_c, flags
 from conftest import NewPool
-from pool import MIB, PATIENCE_SECONDS, Pool
+from pool import BUILT, MIB, PATIENCE_SECONDS, Pool
 
 ROOT = Path(__file__).resolve().parents[2]
-RELEASE = ROOT / "target/release"
 EXAMPLES = ROOT / "examples"
 # What capi_test does with the pool that the tests here share.
 SHARED = [
@@ -237,7 +236,7 @@ def test_read_test_notices_wrong_bytes_and_short_files(
 
 
 def test_a_program_builds_from_the_checkout_and_runs_anywhere(shared_pool: Pool, tmp_path: Path) -> None:
-    hello = compile_c(tmp_path / "hello", [EXAMPLES / "hello.c"], *flags(RELEASE / "pkgconfig"))
+    hello = compile_c(tmp_path / "hello", [EXAMPLES / "hello.c"], *flags(BUILT / "pkgconfig"))
     done = subprocess.run(
         [str(hello)],
         env={**os.environ, "RAMLACE_POOL": shared_pool.name},

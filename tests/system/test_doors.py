@@ -16,11 +16,11 @@ import pytest
 
 import ramlace
 from mount import REFRESH, Mount, fails
-from pool import KIB, Pool
+from pool import BUILT, KIB, Pool
 
 pytestmark = pytest.mark.both
 
-LIBRARY = Path(__file__).resolve().parents[2] / "target/release/libramlace.so"
+LIBRARY = BUILT / "libramlace.so"
 PAGE = 4 * KIB
 UNIT = 64 * KIB
 LENGTH = 9 * UNIT

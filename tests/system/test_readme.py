@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mount import is_mounted, why_not
-from pool import PATIENCE_SECONDS, binary
+from pool import BUILT, PATIENCE_SECONDS, binary
 from readme import README, ROOT, Block, Terminal, blocks, why_no_r
 
 pytestmark = pytest.mark.skipif(not README.is_file(), reason="no README.md here: this is no checkout")
@@ -33,8 +33,8 @@ def missing(block: Block, mounted: bool) -> str:
         for name in ("cc", "pkg-config"):
             if not shutil.which(name):
                 return f"{name} is missing"
-        if not (ROOT / "target/release/pkgconfig/ramlace.pc").is_file():
-            return "target/release/pkgconfig is missing (make build)"
+        if not (BUILT / "pkgconfig/ramlace.pc").is_file():
+            return f"{BUILT}/pkgconfig is missing (make build)"
     # In a block that starts the pool the mount is one line; `without_mount` leaves that out.
     if not mounted and ("pool/" in block.text or 'pool"' in block.text) and "ramlace up" not in block.text:
         return why_not()

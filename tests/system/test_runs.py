@@ -5,15 +5,14 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from conftest import NewPool
 from mount import NewMount
-from pool import Pool, pattern
+from pool import BUILT, Pool, pattern
 
-LIBRARY = Path(__file__).resolve().parents[2] / "target/release/libramlace.so"
+LIBRARY = BUILT / "libramlace.so"
 UNIT = 64 << 10
 
 

@@ -382,8 +382,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// How many sequences of steps are tried.
+fn cases() -> u32 {
+    if std::env::var_os("RAMLACE_TEST_LONG").is_some() { 20_000 } else { 2_500 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
     // SEMANTICS 124.2, 128.4
     #[test]
     fn a_page_that_may_be_stored_into_is_in_one_kernel_and_everybody_gets_it(

@@ -1,7 +1,7 @@
 //! Pools of real processes for tests: started by the command `ramlace` in a directory of their
 //! own, and stopped when the test is over.
 //!
-//! The command is `target/release/ramlace` (built by `make build`), or what `RAMLACE_BIN` names.
+//! The command is that of the same build (`make test` makes it), or what `RAMLACE_BIN` names.
 //!
 //! Invariant: a test pool uses nothing but its own directory and loopback, and ends with its test.
 #![forbid(unsafe_code)]
@@ -21,9 +21,11 @@ pub struct TestPool {
 /// Where the command lies.
 #[must_use]
 pub fn command_path() -> PathBuf {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/ramlace");
+    // Test programs lie in `deps`, beside the command.
+    let test = std::env::current_exe().expect("a program has a path");
+    let built = test.ancestors().nth(2).expect("it lies in `deps`").join("ramlace");
     let path = std::env::var_os("RAMLACE_BIN").map_or(built, PathBuf::from);
-    assert!(path.exists(), "{} is not there; 'make build' makes it", path.display());
+    assert!(path.exists(), "{} is not there; 'make test' builds it", path.display());
     path
 }
 

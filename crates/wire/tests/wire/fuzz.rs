@@ -13,7 +13,7 @@ use ramlace_base::{Epoch, ServerId, Slot, limits};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble};
 use ramlace_wire::{Chain, ClusterMap, HEADER_BYTES, Header, Kind, PoolId, decode_body, encode_body};
 
-const ITERATIONS_DEFAULT: u64 = 20_000;
+const ITERATIONS_DEFAULT: u64 = 10_000;
 /// A value in memory is larger than its bytes, by a factor that its type gives: 24 bytes for each
 /// byte of an empty string in a list, some 230 for an entry of a directory, twice while a list grows.
 const MEMORY_PER_BYTE_MAX: usize = 128;
