@@ -262,15 +262,15 @@ fn naming(directory: &Path, error: Error) -> Error {
 /// Waits for the daemon's word.
 fn listen(mut told: PipeReader) -> Result<()> {
     let end = Instant::now() + PATIENCE;
-    let mut heard = Vec::new();
+    let mut read = Vec::new();
     loop {
         wait_readable(&told, end)?;
         let mut bytes = [0; 4096];
         let count =
             told.read(&mut bytes).map_err(|error| Error::from_io(&error, "listening to the daemon"))?;
-        heard.extend_from_slice(&bytes[..count]);
-        if heard.ends_with(b"\n") || count == 0 || heard.len() > TOLD_BYTES_MAX {
-            return understand(&heard);
+        read.extend_from_slice(&bytes[..count]);
+        if read.ends_with(b"\n") || count == 0 || read.len() > TOLD_BYTES_MAX {
+            return understand(&read);
         }
     }
 }
@@ -289,8 +289,8 @@ fn wait_readable(told: &PipeReader, end: Instant) -> Result<()> {
 }
 
 /// `mounted`, or a number of a kind and a sentence, as [`tell_failure`] writes them.
-fn understand(heard: &[u8]) -> Result<()> {
-    let text = String::from_utf8_lossy(heard);
+fn understand(read: &[u8]) -> Result<()> {
+    let text = String::from_utf8_lossy(read);
     let text = text.trim_end_matches('\n');
     if text == MOUNTED {
         return Ok(());

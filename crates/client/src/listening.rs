@@ -141,7 +141,7 @@ impl Listener {
         if self.is_forgotten(&client) {
             // It will not come back, and no thread is started for it again.
             self.move_waits(&client);
-            client.hear_no_more_of(self.server);
+            client.stop_listening_to(self.server);
             return Step::End;
         }
         let stream = match stream {
@@ -241,7 +241,7 @@ impl Listener {
         }
         client.want_back(&news.delegations);
         if next.leases {
-            client.hear_data(self.server, life, &news.data);
+            client.pass_on_data_recalls(self.server, life, &news.data);
             client.renewals.note_done(self.server, (life, epoch), newest);
         }
         if let Some(map) = news.map {

@@ -302,7 +302,7 @@ impl<F: FileSystem> Pool<F> {
             }
             Ok(message) => {
                 channel.delay(Kind::of_request(message.opcode, false), Moment::Before);
-                hear(file_system, channel, &message);
+                take_unanswered(file_system, channel, &message);
             }
             Err(Malformed { unique, opcode }) => {
                 let bytes = bytes.len();
@@ -317,7 +317,7 @@ impl<F: FileSystem> Pool<F> {
 }
 
 /// Messages that are for the engine, or that nobody waits for.
-fn hear<F: FileSystem>(file_system: &F, channel: &Arc<Channel>, message: &Message<'_>) {
+fn take_unanswered<F: FileSystem>(file_system: &F, channel: &Arc<Channel>, message: &Message<'_>) {
     let reply = || Reply::new(channel, message.unique, message.opcode);
     match &message.body {
         Body::Forget { lookups } => file_system.forget(message.node, *lookups),

@@ -382,13 +382,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How many sequences of steps are tried.
-fn cases() -> u32 {
-    if std::env::var_os("RAMLACE_TEST_LONG").is_some() { 20_000 } else { 2_500 }
+/// A sequence of steps takes little time: so many times the cases of other properties, some 3,000 or what
+/// PROPTEST_CASES says.
+fn many() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: 12 * usual.cases, ..usual }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(many())]
     // SEMANTICS 124.2, 128.4
     #[test]
     fn a_page_that_may_be_stored_into_is_in_one_kernel_and_everybody_gets_it(

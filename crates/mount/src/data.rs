@@ -346,7 +346,7 @@ impl PoolFileSystem {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             other => other?,
         }
-        self.write_errors.tell(open.file.inode(), &open.errors_heard)
+        self.write_errors.tell(open.file.inode(), &open.errors_reported)
     }
 
     /// `lseek` for data or for a hole. What programs have stored into pages of this kernel may still lie in

@@ -69,7 +69,7 @@ impl Owed {
 }
 
 /// Receives servers' recalls.
-struct Hearer(Weak<Shared>);
+struct Recalled(Weak<Shared>);
 
 impl Droppers {
     /// Begins to receive servers' recalls.
@@ -96,7 +96,7 @@ impl Droppers {
             .name("late-drops".into())
             .spawn(move || watcher.watch())
             .map_err(|error| Error::from_io(&error, "starting a thread that watches drops of pages"))?;
-        pool.hear_data(Arc::new(Hearer(Arc::downgrade(&shared))));
+        pool.on_data_recalls(Arc::new(Recalled(Arc::downgrade(&shared))));
         Ok(Droppers { shared })
     }
 
@@ -147,7 +147,7 @@ impl Drop for Droppers {
     }
 }
 
-impl DataLeases for Hearer {
+impl DataLeases for Recalled {
     fn recalled(&self, server: ServerId, recalls: &[DataRecall]) {
         let Some(shared) = self.0.upgrade() else { return };
         let drop_of = |recall: &DataRecall| {

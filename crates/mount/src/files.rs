@@ -47,7 +47,7 @@ impl PoolFileSystem {
         match self.lease_attributes(inode) {
             Ok(leased) => {
                 self.handles.note(&leased.info.attributes);
-                self.removed.heard(&leased.info.attributes);
+                self.removed.note(&leased.info.attributes);
                 let one_number = self.nodes.places.has_one_number(inode);
                 let offered = Offered::of(&leased.info.attributes, leased.attributes && one_number);
                 let valid = self.leases.attributes(asked, offered);

@@ -96,8 +96,8 @@ impl PoolFileSystem {
     fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: NewMode) {
         answer(reply, self.create(self.nodes.inode(request.node), name, mode, flags), |reply, created| {
             let (entry, number, flags) = created;
-            let heard = self.counted(reply.created(&entry, number, flags), &entry);
-            self.unless_heard(heard, number)
+            let accepted = self.counted(reply.created(&entry, number, flags), &entry);
+            self.unless_accepted(accepted, number)
         });
     }
 
@@ -105,8 +105,8 @@ impl PoolFileSystem {
         answer(reply, self.create_unnamed(self.nodes.inode(request.node), mode, flags), |reply, created| {
             let (entry, number, flags) = created;
             self.nodes.tell(self.nodes.inode(entry.node));
-            let heard = self.counted(reply.created(&entry, number, flags), &entry);
-            self.unless_heard(heard, number)
+            let accepted = self.counted(reply.created(&entry, number, flags), &entry);
+            self.unless_accepted(accepted, number)
         });
     }
 
@@ -118,11 +118,11 @@ impl PoolFileSystem {
 
     /// The kernel was told of an entry; if it no longer wanted the reply (`heard` is false), the entry does
     /// not count.
-    fn counted(&self, heard: bool, entry: &Entry) -> bool {
-        if !heard {
+    fn counted(&self, accepted: bool, entry: &Entry) -> bool {
+        if !accepted {
             self.forget_lookups(entry.node, 1);
         }
-        heard
+        accepted
     }
 
     /// The kernel has forgotten so many entries that led to a node, or was not told of them.
@@ -136,11 +136,11 @@ impl PoolFileSystem {
     }
 
     /// A kernel that no longer wanted the reply will never release the file, so it is released here.
-    fn unless_heard(&self, heard: bool, number: u64) -> bool {
-        if !heard {
+    fn unless_accepted(&self, accepted: bool, number: u64) -> bool {
+        if !accepted {
             self.release(number);
         }
-        heard
+        accepted
     }
 
     /// Requests about directories as a whole, and attributes of anything.
@@ -239,8 +239,8 @@ impl PoolFileSystem {
         match request.operation {
             Operation::Open { flags, kill_suid } => {
                 answer(reply, self.open(inode, flags, kill_suid), |reply, (number, flags)| {
-                    let heard = reply.opened(number, flags);
-                    self.unless_heard(heard, number)
+                    let accepted = reply.opened(number, flags);
+                    self.unless_accepted(accepted, number)
                 });
             }
             Operation::Read { handle, offset, length, lock_owner, .. } => {

@@ -11,7 +11,7 @@ use ramlace_wire::{Attributes, Mode};
 
 use crate::pages::DropByOpen;
 use crate::versions::{Version, Versions};
-use crate::write_errors::{Heard, WriteErrors};
+use crate::write_errors::{Reported, WriteErrors};
 
 /// The bits that a write or a truncation clears, because the file is no longer what its owner made it.
 pub(crate) const SET_ID_BITS: u16 = 0o6000;
@@ -37,9 +37,9 @@ pub(crate) struct OpenFile {
     /// [`crate::nodes`].
     dropping: Mutex<Option<DropByOpen>>,
     /// Failed write-backs that were reported by this descriptor.
-    pub(crate) errors_heard: Heard,
+    pub(crate) errors_reported: Reported,
     /// Those that were reported by an unlock through it. They are reported again by `fsync` and `close`.
-    pub(crate) errors_unlocks_heard: Heard,
+    pub(crate) errors_unlocks_reported: Reported,
 }
 
 impl OpenFile {
@@ -59,8 +59,8 @@ impl OpenFile {
             opened_in,
             settled: AtomicBool::new(false),
             dropping: Mutex::default(),
-            errors_heard: errors.begin(),
-            errors_unlocks_heard: errors.begin(),
+            errors_reported: errors.begin(),
+            errors_unlocks_reported: errors.begin(),
         }
     }
 

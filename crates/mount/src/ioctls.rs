@@ -81,7 +81,7 @@ impl PoolFileSystem {
         let published = move |written: Result<()>| {
             let told = written
                 .and_then(|()| await_published(&pool, &pages, inode))
-                .and_then(|()| errors.tell(inode, &open.errors_heard));
+                .and_then(|()| errors.tell(inode, &open.errors_reported));
             match told {
                 Ok(()) => reply.ioctl(0, &[]),
                 Err(error) => reply.error(error.errno()),

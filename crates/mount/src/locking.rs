@@ -81,7 +81,7 @@ impl PoolFileSystem {
         let errors = self.write_errors.clone();
         let give_away = move |written: Result<()>| {
             // The kernel drops what it could not write back, now or before, without a report.
-            let written = written.and_then(|()| errors.tell(holder.inode, &file.errors_unlocks_heard));
+            let written = written.and_then(|()| errors.tell(holder.inode, &file.errors_unlocks_reported));
             match written.and_then(|()| await_published(&pool, &pages, holder.inode)) {
                 Ok(()) => locks.set(holder, &file, wait, reply),
                 Err(error) => _ = reply.error(lock_errno(&error)),

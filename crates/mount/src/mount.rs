@@ -119,12 +119,12 @@ impl Mount {
         let names = session.has_epochs() && !options.allow_other;
         let leases = Arc::new(Leases::new(session.notifier(), &nodes, names));
         let recalled = leases.clone();
-        pool.hear_recalls(Box::new(move |recalls| recalled.recall(recalls)));
+        pool.on_recalls(Box::new(move |recalls| recalled.recall(recalls)));
         let doubting = leases.clone();
-        pool.hear_doubts(Box::new(move |slot, doubt| doubting.doubt(slot, doubt)));
+        pool.on_doubts(Box::new(move |slot, doubt| doubting.doubt(slot, doubt)));
         let believing = leases.clone();
         let failures = write_errors.clone();
-        pool.hear_broken(Box::new(move |inode, broken| hear_broken(&believing, &failures, inode, broken)));
+        pool.on_broken(Box::new(move |inode, broken| note_broken(&believing, &failures, inode, broken)));
         let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap(), &nodes));
         let strict = Arc::<StrictReads>::default();
         let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes)?;
@@ -186,7 +186,7 @@ impl Mount {
 }
 
 /// A promised change was not done, or not as it was answered: nothing that its slot has answered is valid.
-fn hear_broken(leases: &Leases, failures: &WriteErrors, inode: InodeId, broken: &Broken) {
+fn note_broken(leases: &Leases, failures: &WriteErrors, inode: InodeId, broken: &Broken) {
     if let Broken::Lost(error) = broken {
         eprintln!("ramlace: inode {inode}: what was written last is lost: {error}");
         failures.note(inode, &Error::new(ErrorKind::Lost, error.message()));

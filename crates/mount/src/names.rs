@@ -51,7 +51,7 @@ impl PoolFileSystem {
         };
         let FoundEntry { asked, attributes, names, leased } = found;
         self.handles.note(&attributes);
-        self.removed.heard(&attributes);
+        self.removed.note(&attributes);
         let leased = leased && !self.handed.may_be_stored_into(attributes.inode);
         if attributes.kind == FileKind::Directory {
             return Ok(self.found_directory(
@@ -105,7 +105,7 @@ impl PoolFileSystem {
     }
 
     fn ask_for_entry(&self, parent: InodeId, name: &Name) -> Result<FoundEntry> {
-        let (asked, told) = (self.leases.ask(), self.raw().times_told());
+        let (asked, told) = (self.leases.ask(), self.raw().times_reported());
         let NameLeased { found, names, attributes: leased, directory } =
             self.raw().lease_name(parent, name, self.leases.names)?;
         let name = name.as_bytes();
@@ -227,7 +227,7 @@ impl PoolFileSystem {
             return self.make(parent, name, |name| {
                 let made =
                     self.raw().make_node(&MakeNode { parent, name: name.clone(), kind, mode, device })?;
-                self.removed.heard(&made.attributes);
+                self.removed.note(&made.attributes);
                 Ok(made)
             });
         }

@@ -34,7 +34,7 @@ impl Removed {
 
     /// The kernel is told these attributes. It opens a pipe, a socket or a device without a request, and
     /// another machine may remove it: so these are always kept.
-    pub(crate) fn heard(&self, attributes: &Attributes) {
+    pub(crate) fn note(&self, attributes: &Attributes) {
         if attributes.kind.is_special() {
             self.keep(attributes);
         }
@@ -62,7 +62,7 @@ mod tests {
         let removed = Removed::new(&nodes);
         let (attributes, other) = (directory(4), |inode| Attributes { inode, ..directory(4) });
         nodes.tell(attributes.inode);
-        removed.heard(&attributes);
+        removed.note(&attributes);
         assert_eq!(removed.get(attributes.inode), None, "it can be asked for");
         removed.keep(&attributes);
         assert_eq!(removed.get(attributes.inode), Some(Attributes { links: 0, ..directory(0) }));

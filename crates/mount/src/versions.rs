@@ -112,9 +112,9 @@ mod tests {
         assert!(!versions.are_of(FILE, Version::of_locked(&next)));
         versions.learn(FILE, version(11, 2));
         assert!(versions.are_of(FILE, version(11, 2)));
-        let unheard = Version::of_locked(&LockedFile { may_change_unnoticed: true, ..locked(11, 2) });
-        versions.learn(FILE, unheard);
-        assert!(!versions.are_of(FILE, unheard), "it may have been written since");
+        let unnoticed = Version::of_locked(&LockedFile { may_change_unnoticed: true, ..locked(11, 2) });
+        versions.learn(FILE, unnoticed);
+        assert!(!versions.are_of(FILE, unnoticed), "it may have been written since");
         nodes.tell(FILE);
         for by_the_kernel in [false, true] {
             versions.learn(FILE, version(11, 2));

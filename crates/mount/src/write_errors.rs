@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ramlace_base::{Error, InodeId, Result};
 
 use crate::nodes::Nodes;
-pub(crate) use crate::nodes::failure::Heard;
+pub(crate) use crate::nodes::failure::Reported;
 
 /// The last failure of each file; gone when the kernel forgets the file.
 pub(crate) struct WriteErrors {
@@ -25,8 +25,8 @@ impl WriteErrors {
     }
 
     /// For a file that is opened now: earlier failures are not reported to it.
-    pub(crate) fn begin(&self) -> Heard {
-        Heard::up_to(self.count.load(Ordering::Acquire))
+    pub(crate) fn begin(&self) -> Reported {
+        Reported::up_to(self.count.load(Ordering::Acquire))
     }
 
     /// A write-back of the file failed.
@@ -37,9 +37,9 @@ impl WriteErrors {
         });
     }
 
-    /// The file's last failure, unless it was reported to `heard`; then it counts as reported.
-    pub(crate) fn tell(&self, inode: InodeId, heard: &Heard) -> Result<()> {
-        self.nodes.look(inode, |node| node.failure.tell(heard)).unwrap_or(Ok(()))
+    /// The file's last failure, unless it was reported to `reported`; then it counts as reported.
+    pub(crate) fn tell(&self, inode: InodeId, reported: &Reported) -> Result<()> {
+        self.nodes.look(inode, |node| node.failure.tell(reported)).unwrap_or(Ok(()))
     }
 
     /// The same for a refresh, which has no descriptor: each failure is reported by one. The kernel may have

@@ -68,7 +68,7 @@ struct Listener {
 
 impl Listener {
     /// Whether one more of its leases may be recalled.
-    fn is_told_of_all(&self) -> bool {
+    fn gets_all(&self) -> bool {
         self.unacknowledged.len() < limits::RECALLS_UNACKNOWLEDGED_PER_SESSION_MAX
     }
 }
@@ -115,7 +115,7 @@ impl Leases {
     /// Whether a session can be given leases: it receives recalls.
     #[must_use]
     pub fn listens(&self, session: SessionId) -> bool {
-        self.sessions.get(&session).is_some_and(|listener| listener.ran_out == 0 && listener.is_told_of_all())
+        self.sessions.get(&session).is_some_and(|listener| listener.ran_out == 0 && listener.gets_all())
     }
 
     /// Whether another session may rely on a lease in a slot.
@@ -234,7 +234,7 @@ impl Leases {
             if until > now {
                 waiting.push((session, until));
                 listener.unacknowledged.insert(number, subject);
-            } else if listener.is_told_of_all() {
+            } else if listener.gets_all() {
                 listener.unacknowledged.insert(number, subject);
             } else {
                 listener.taken += 1;

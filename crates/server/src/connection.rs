@@ -277,7 +277,7 @@ async fn serve_small(
         Kind::GetKeyBook => Ok(encode_body(server.keys.keys().book())),
         Kind::HearKeyBook => {
             let request: HearKeyBook = decode_body(kind, body)?;
-            server.hear_key_book(request.book, proved).map(|()| encode_body(&()))
+            server.adopt_key_book(request.book, proved).map(|()| encode_body(&()))
         }
         Kind::PunchChunk => {
             let request: PunchChunk = server.lane_request(header, proved, body)??;

@@ -214,7 +214,7 @@ impl Server {
     }
 
     /// Another server has sent the book.
-    pub fn hear_key_book(self: &Rc<Self>, book: KeyBook, teller: &Proved) -> Outcome<()> {
+    pub fn adopt_key_book(self: &Rc<Self>, book: KeyBook, teller: &Proved) -> Outcome<()> {
         if self.config.options.coordinator.is_none() || !self.keys.keys().is_newest(teller) {
             let text = "the key book is kept by server 0, which tells of it by the newest secret";
             return Err(Error::new(ErrorKind::Denied, text).into());

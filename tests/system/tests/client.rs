@@ -185,7 +185,7 @@ fn a_write_back_that_races_with_truncations_never_makes_the_file_longer() {
     let pool = TestPool::start(2, "128MiB");
     let (writer, cutter) = (pool.connect(true), pool.connect(false));
     let pages = Arc::new(Mutex::new(()));
-    writer.hear_data(Arc::new(Kernel { pool: writer.clone(), pages: pages.clone() }));
+    writer.on_data_recalls(Arc::new(Kernel { pool: writer.clone(), pages: pages.clone() }));
     let file = writer.open("/mapped", &striped(2)).unwrap();
     let other = cutter.open("/mapped", &striped(2)).unwrap();
     let stop = AtomicBool::new(false);

@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::place::connect_options;
 use crate::show::escaped;
 use crate::top::{
-    Asking, Clients, Counted, Event, Heard, Line, Looking, Messages, Samples, Sort, Subject, Terminal, View,
+    Asking, Clients, Counted, Event, Input, Line, Looking, Messages, Samples, Sort, Subject, Terminal, View,
     as_json, client_table, clients_json, counted_of, events_of, millis_since, number_text, page, plain,
     table_page,
 };
@@ -92,9 +92,9 @@ fn once(pool: &Pool, name: &str, interval: Duration, output: &mut Output) -> Don
     let began = Instant::now();
     let millis = || millis_since(began);
     let mut samples = Samples::default();
-    events_of(pool, millis())?.into_iter().for_each(|event| samples.hear(event));
+    events_of(pool, millis())?.into_iter().for_each(|event| samples.take(event));
     std::thread::sleep(interval);
-    events_of(pool, millis())?.into_iter().for_each(|event| samples.hear(event));
+    events_of(pool, millis())?.into_iter().for_each(|event| samples.take(event));
     let view = View::new(name, &samples, mounts(name)?, Sort::Number, millis());
     if output.json {
         output.json(&as_json(&view))?;
@@ -114,11 +114,11 @@ fn mounts(name: &str) -> Result<Vec<String>> {
 fn counts_once(pool: &Pool, interval: Duration, subject: Subject, output: &mut Output) -> Done {
     let began = Instant::now();
     let mut counts = Counts::default();
-    counts.hear(counted_of(pool, began));
+    counts.take(counted_of(pool, began));
     std::thread::sleep(interval);
     let counted = counted_of(pool, began)?;
     let complete = counted.complete;
-    counts.hear(Ok(counted));
+    counts.take(Ok(counted));
     let looking = Looking { subject, ..Looking::default() };
     if output.json {
         output.json(&counts.json(looking))?;
@@ -139,7 +139,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn hear(&mut self, counted: Result<Counted>) {
+    fn take(&mut self, counted: Result<Counted>) {
         match counted {
             Ok(Counted { at_millis, answers, complete }) => {
                 self.clients.look(&answers, at_millis);
@@ -213,9 +213,9 @@ impl Screen {
             self.drawn = Some(lines);
         }
         Ok(match self.terminal.wait(TICK)? {
-            Heard::End => None,
-            Heard::Nothing => Some(looking),
-            Heard::Key(key) => looking.after(key),
+            Input::End => None,
+            Input::Nothing => Some(looking),
+            Input::Key(key) => looking.after(key),
         })
     }
 }
@@ -233,8 +233,8 @@ fn servers_live(
     let (mut mounted, mut millis) = (mounts(name)?, 0);
     loop {
         let mut news = false;
-        for event in asking.heard() {
-            samples.hear(event);
+        for event in asking.arrived() {
+            samples.take(event);
             news = true;
         }
         if news && !looking.paused {
@@ -263,8 +263,8 @@ fn counts_live(
     let (mut counts, mut shown) = (Counts::default(), Counts::default());
     loop {
         let mut news = false;
-        for counted in asking.heard() {
-            counts.hear(counted);
+        for counted in asking.arrived() {
+            counts.take(counted);
             news = true;
         }
         if news && !looking.paused {

@@ -88,7 +88,7 @@ impl<E> Asking<E> {
     }
 
     /// What has arrived since it was asked last.
-    pub fn heard(&self) -> impl Iterator<Item = E> + '_ {
+    pub fn arrived(&self) -> impl Iterator<Item = E> + '_ {
         self.events.try_iter()
     }
 }

@@ -17,5 +17,5 @@ pub use looking::{Looking, Subject};
 pub use messages::{Messages, number_text};
 pub use page::{Line, page, plain, table_page};
 pub use samples::{Event, Samples};
-pub use terminal::{Heard, Terminal};
+pub use terminal::{Input, Terminal};
 pub use view::{Sort, View, as_json};

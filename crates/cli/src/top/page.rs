@@ -248,12 +248,12 @@ mod tests {
 
     fn view(servers: u16) -> View {
         let mut samples = Samples::default();
-        samples.hear(map(3, &(0..servers).collect::<Vec<_>>()));
+        samples.take(map(3, &(0..servers).collect::<Vec<_>>()));
         for server in 0..servers {
-            samples.hear(answer(server, 0, status(server % 3, 7, 0)));
-            samples.hear(answer(server, 1000, status(server % 3, 7, 5)));
+            samples.take(answer(server, 0, status(server % 3, 7, 0)));
+            samples.take(answer(server, 1000, status(server % 3, 7, 5)));
         }
-        samples.hear(silence(1, 2000));
+        samples.take(silence(1, 2000));
         View::new("lab", &samples, vec!["/mnt/a b".into()], Sort::Fill, 65_000)
     }
 
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn text_of_others_cannot_steer_the_terminal() {
         let mut samples = Samples::default();
-        samples.hear(super::super::samples::Event::Map { epoch: 1, servers: vec![(0, "\x1b[2J".into())] });
+        samples.take(super::super::samples::Event::Map { epoch: 1, servers: vec![(0, "\x1b[2J".into())] });
         let view = View::new("a\x1bb", &samples, vec!["/mnt/\n\x07".into()], Sort::Number, 0);
         let lines = page(&view, 200, 30, &Looking::default());
         assert!(lines.iter().all(|line| !line.text.contains(char::is_control)), "{lines:?}");

@@ -60,19 +60,19 @@ pub struct Samples {
 
 impl Samples {
     /// Takes in what has arrived.
-    pub fn hear(&mut self, event: Event) {
+    pub fn take(&mut self, event: Event) {
         match event {
-            Event::Map { epoch, servers } => self.hear_map(epoch, servers),
+            Event::Map { epoch, servers } => self.take_map(epoch, servers),
             Event::Answer { server, at_millis, status } => {
                 // A forgotten server may have answered a moment ago.
                 if let Some(known) = self.servers.get_mut(&server) {
-                    known.hear(at_millis, status);
+                    known.take(at_millis, status);
                 }
             }
         }
     }
 
-    fn hear_map(&mut self, epoch: u64, servers: Vec<(u16, String)>) {
+    fn take_map(&mut self, epoch: u64, servers: Vec<(u16, String)>) {
         self.epoch = epoch;
         let mut before = std::mem::take(&mut self.servers);
         for (number, address) in servers {
@@ -83,7 +83,7 @@ impl Samples {
 }
 
 impl Server {
-    fn hear(&mut self, at_millis: u64, status: Result<Box<ServerStatus>, String>) {
+    fn take(&mut self, at_millis: u64, status: Result<Box<ServerStatus>, String>) {
         match status {
             Ok(status) => {
                 self.rates = self
@@ -167,44 +167,44 @@ pub mod tests {
     #[test]
     fn rates_are_those_between_two_answers() {
         let mut samples = Samples::default();
-        samples.hear(map(3, &[0]));
-        samples.hear(answer(0, 1000, status(0, 7, 10)));
+        samples.take(map(3, &[0]));
+        samples.take(answer(0, 1000, status(0, 7, 10)));
         assert_eq!(samples.servers[&0].rates, None);
-        samples.hear(answer(0, 3000, status(0, 7, 14)));
+        samples.take(answer(0, 3000, status(0, 7, 14)));
         let expected = Rates { read: f64::from(2 << 20), written: f64::from(4 << 20), operations: 200.0 };
         assert_eq!(samples.servers[&0].rates, Some(expected));
         // The same moment, another process, counters that went back: no rate, rather than a wrong one.
         for (at_millis, next) in [(3000, status(0, 7, 15)), (4000, status(0, 8, 15)), (5000, status(0, 8, 1))]
         {
-            samples.hear(answer(0, at_millis, next));
+            samples.take(answer(0, at_millis, next));
             assert_eq!(samples.servers[&0].rates, None, "{at_millis}");
         }
-        samples.hear(answer(0, 6000, status(0, 8, 1)));
+        samples.take(answer(0, 6000, status(0, 8, 1)));
         assert_eq!(samples.servers[&0].rates, Some(Rates::default()));
     }
 
     #[test]
     fn silence_is_counted_from_its_beginning() {
         let mut samples = Samples::default();
-        samples.hear(map(3, &[0]));
-        samples.hear(answer(0, 1000, status(0, 7, 10)));
-        samples.hear(silence(0, 2000));
-        samples.hear(silence(0, 5000));
+        samples.take(map(3, &[0]));
+        samples.take(answer(0, 1000, status(0, 7, 10)));
+        samples.take(silence(0, 2000));
+        samples.take(silence(0, 5000));
         let server = &samples.servers[&0];
         assert_eq!((server.silent.as_ref().unwrap().0, server.rates), (2000, None));
         assert!(server.status.is_some(), "what it said last is kept");
-        samples.hear(answer(0, 6000, status(0, 7, 20)));
+        samples.take(answer(0, 6000, status(0, 7, 20)));
         assert!(samples.servers[&0].silent.is_none());
     }
 
     #[test]
     fn the_map_decides_who_is_shown() {
         let mut samples = Samples::default();
-        samples.hear(answer(5, 0, status(5, 7, 0)));
+        samples.take(answer(5, 0, status(5, 7, 0)));
         assert!(samples.servers.is_empty());
-        samples.hear(map(3, &[0, 1]));
-        samples.hear(answer(1, 0, status(1, 7, 0)));
-        samples.hear(map(4, &[1, 2]));
+        samples.take(map(3, &[0, 1]));
+        samples.take(answer(1, 0, status(1, 7, 0)));
+        samples.take(map(4, &[1, 2]));
         assert_eq!((samples.epoch, samples.servers.keys().copied().collect::<Vec<_>>()), (4, vec![1, 2]));
         assert!(samples.servers[&1].status.is_some() && samples.servers[&2].status.is_none());
     }

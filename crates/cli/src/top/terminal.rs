@@ -26,7 +26,7 @@ pub const ESCAPE: u8 = 0x1b;
 
 /// What came while nothing was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Input {
     /// A key that is one byte.
     Key(u8),
     /// Ctrl-C, SIGTERM, SIGHUP, or a terminal that has gone.
@@ -89,7 +89,7 @@ impl Terminal {
     }
 
     /// Waits for a key or a signal.
-    pub fn wait(&self, patience: Duration) -> Result<Heard> {
+    pub fn wait(&self, patience: Duration) -> Result<Input> {
         let stdin = io::stdin();
         let timeout = Timespec::try_from(patience).expect("a moment fits");
         let mut waited = [
@@ -97,21 +97,21 @@ impl Terminal {
             PollFd::from_borrowed_fd(self.interrupt.fd(), PollFlags::IN),
         ];
         match poll(&mut waited, Some(&timeout)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Heard::Nothing),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Input::Nothing),
             Ok(_) => {}
             Err(errno) => return Err(told(errno)),
         }
         if !waited[1].revents().is_empty() {
-            return Ok(Heard::End);
+            return Ok(Input::End);
         }
         let mut key = [0];
         // Unbuffered: what is left in a buffer would not wake the poll.
         match rustix::io::read(stdin.as_fd(), &mut key) {
             // An arrow or the like begins as Escape does, and has more behind it: none of them means anything.
-            Ok(1..) if key[0] == ESCAPE && swallow_rest() => Ok(Heard::Nothing),
-            Ok(1..) => Ok(Heard::Key(key[0])),
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Ok(Heard::Nothing),
-            Ok(0) | Err(_) => Ok(Heard::End),
+            Ok(1..) if key[0] == ESCAPE && swallow_rest() => Ok(Input::Nothing),
+            Ok(1..) => Ok(Input::Key(key[0])),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Ok(Input::Nothing),
+            Ok(0) | Err(_) => Ok(Input::End),
         }
     }
 }

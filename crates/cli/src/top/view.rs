@@ -190,12 +190,12 @@ mod tests {
 
     fn view(sort: Sort) -> View {
         let mut samples = Samples::default();
-        samples.hear(map(3, &[0, 1, 2, 3]));
+        samples.take(map(3, &[0, 1, 2, 3]));
         for (server, work) in [(0, 10), (1, 30), (2, 20)] {
-            samples.hear(answer(server, 0, status(server, 7, 0)));
-            samples.hear(answer(server, 1000, status(server, 7, work)));
+            samples.take(answer(server, 0, status(server, 7, 0)));
+            samples.take(answer(server, 1000, status(server, 7, work)));
         }
-        samples.hear(silence(3, 1000));
+        samples.take(silence(3, 1000));
         View::new("lab", &samples, vec!["/mnt".into()], sort, 4000)
     }
 

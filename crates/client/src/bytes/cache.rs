@@ -119,9 +119,9 @@ impl ByteCache {
             patience: Duration::from_millis(deadline_millis.into()),
             me: me.clone(),
         });
-        let hearer = Arc::new(RecallHandler { cache: cache.me.clone() });
-        cache.pool.hear_data(hearer.clone());
-        cache.pool.hear_recalls(Box::new(move |recalls| hearer.sizes_recalled(recalls)));
+        let handler = Arc::new(RecallHandler { cache: cache.me.clone() });
+        cache.pool.on_data_recalls(handler.clone());
+        cache.pool.on_recalls(Box::new(move |recalls| handler.sizes_recalled(recalls)));
         Ok(Some(cache))
     }
 
@@ -241,7 +241,7 @@ impl CachedFile {
     }
 
     fn open(&self, path: &[u8]) -> Option<()> {
-        self.hears(None)?;
+        self.check_listening(None)?;
         let (mut file, _) = self
             .cache
             .pool
@@ -259,7 +259,7 @@ impl CachedFile {
 
     /// Asks the home for a lease on the size.
     fn ask_size(&self, file: &File, asking: Asking) -> Option<()> {
-        self.hears(None)?;
+        self.check_listening(None)?;
         let asked = Instant::now();
         let leased = self
             .cache
@@ -289,7 +289,7 @@ impl CachedFile {
 
     /// Asks a lane's server whether all leases on the lane are still valid.
     fn ask_lane(&self, file: &File, lane: u16, asking: Asking) -> Option<()> {
-        self.hears(Some((file, lane)))?;
+        self.check_listening(Some((file, lane)))?;
         let asked = Instant::now();
         let current = match file.keeps_lane(lane) {
             // The blocks are not valid now, and may be again when the server answers.
@@ -316,7 +316,7 @@ impl CachedFile {
         let (start, layout) = (number * BLOCK_BYTES, file.layout());
         let lane = (start / layout.stripe_unit) % u64::from(layout.width);
         let from_lane = (!file.handle().ok()?.open.is_inline()).then_some((file, lane as u16));
-        self.hears(from_lane)?;
+        self.check_listening(from_lane)?;
         let (asked, noted) = (Instant::now(), Noted::default());
         let mut bytes = vec![0; asking.size.saturating_sub(start).min(BLOCK_BYTES) as usize];
         let read = file.read_block(&mut bytes, start, &noted).map_err(|error| self.rest(&error)).ok()?;
@@ -333,7 +333,7 @@ impl CachedFile {
     }
 
     /// `None` unless the lane's server, or the home, answers and its recalls are listened for.
-    fn hears(&self, lane: Option<(&File, u16)>) -> Option<()> {
+    fn check_listening(&self, lane: Option<(&File, u16)>) -> Option<()> {
         let session = self.cache.pool.session().ok()?;
         let slot = match lane {
             None => self.inode.slot(),
@@ -341,7 +341,7 @@ impl CachedFile {
                 ramlace_layout::lane_slot(file.layout(), lane, session.known_map()?.slots())
             }
         };
-        session.hears(slot).then_some(())
+        session.is_listened_to(slot).then_some(())
     }
 
     /// A request has brought nothing.

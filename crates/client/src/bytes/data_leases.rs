@@ -26,7 +26,7 @@ use crate::session::owed::{Acknowledged, Message};
 impl Pool {
     /// From now on reads for pages, and writes through them, get leases, and `leases` is called when they
     /// end. Can be set once; a second call has no effect.
-    pub fn hear_data(&self, leases: Arc<dyn DataLeases>) {
+    pub fn on_data_recalls(&self, leases: Arc<dyn DataLeases>) {
         let _ = self.callbacks().data_leases.set(leases);
     }
 
@@ -92,7 +92,7 @@ impl Pool {
 impl Client {
     /// Whether a slot's server has answered recently and a thread listens to its recalls. If no thread
     /// listens, one is started. Does not wait.
-    pub(crate) fn hears(self: &Arc<Client>, slot: Slot) -> bool {
+    pub(crate) fn is_listened_to(self: &Arc<Client>, slot: Slot) -> bool {
         let Some(server) = self.known_map().and_then(|map| self.server_of(&map, slot).ok()) else {
             return false;
         };
@@ -106,7 +106,7 @@ impl Client {
 
     /// Before bytes are requested or sent that a kernel caches: makes sure that a thread listens to the
     /// recalls of the slot's server.
-    pub(crate) fn hear_of_pages(self: &Arc<Client>, slot: Slot, pages: Pages<'_>) -> Result<()> {
+    pub(crate) fn listen_for_pages(self: &Arc<Client>, slot: Slot, pages: Pages<'_>) -> Result<()> {
         if !pages.are_kept() || self.callbacks.data_leases.get().is_none() {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl Client {
     }
 
     /// A server has answered: its incarnation, and what it recalls.
-    pub(crate) fn hear_data(&self, server: ServerId, life: u64, recalls: &[DataRecall]) {
+    pub(crate) fn pass_on_data_recalls(&self, server: ServerId, life: u64, recalls: &[DataRecall]) {
         let Some(leases) = self.callbacks.data_leases.get() else { return };
         let is_new = self.givers.is_new_life(server, life);
         self.givers.note_life(server, life);
@@ -134,7 +134,7 @@ impl Client {
     }
 
     /// A server will not come back, and can recall nothing: what is cached of its bytes goes.
-    pub(crate) fn hear_no_more_of(&self, server: ServerId) {
+    pub(crate) fn stop_listening_to(&self, server: ServerId) {
         let life = self.givers.remove(server);
         if let Some(leases) = self.callbacks.data_leases.get() {
             leases.forgotten(server, life);

@@ -52,7 +52,7 @@ impl File {
         // Behind its bytes an inline file has zeros up to its end.
         let wanted = length.min(BYTES_MAX.saturating_sub(offset)) as u32;
         let slot = self.inode().slot();
-        session.hear_of_pages(slot, pages)?;
+        session.listen_for_pages(slot, pages)?;
         let request =
             ReadInline { inode: self.inode(), offset, length: wanted, keep: pages.keep() != Keep::No };
         let call = Call::of_slot(slot, session.deadline());
@@ -207,7 +207,7 @@ impl File {
         let session = &handle.session;
         let before = handle.open.written();
         let (slot, deadline, origin) = (self.inode().slot(), session.deadline(), pages.origin());
-        session.hear_of_pages(slot, pages)?;
+        session.listen_for_pages(slot, pages)?;
         let request = WriteInline { inode: self.inode(), mode, offset, bytes: Bytes(bytes), origin };
         if origin != WriteOrigin::Back
             && let Some(written) = session.write_behind(&request)

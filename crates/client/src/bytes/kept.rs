@@ -35,7 +35,7 @@ impl File {
                 // No bytes: the whole lane, of which nothing counts as read anew.
                 let target = transfer.target(lane)?;
                 let request = ReadChunk { target, offset: 0, length: 0, keep: Keep::Share, take: false };
-                session.hear_of_pages(target.slot, pages)?;
+                session.listen_for_pages(target.slot, pages)?;
                 session.ask(target.slot, &request, session.deadline())?;
             }
             Ok(())

@@ -180,7 +180,7 @@ enum Confirmed {
 /// leased.
 fn confirm(transfer: &Transfer<'_>, target: &LaneTarget) -> Result<Confirmed> {
     let keep = transfer.pages.keep();
-    transfer.session.hear_of_pages(target.slot, transfer.pages)?;
+    transfer.session.listen_for_pages(target.slot, transfer.pages)?;
     let request = ReadChunk { target: *target, offset: 0, length: 0, take: false, keep };
     let call = Call::about_lane(target.slot, soon(transfer.session));
     transfer.session.call(

@@ -102,7 +102,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         for (index, piece) in self.batch.iter_mut().enumerate().filter(|(_, piece)| !piece.is_done()) {
             piece.state = State::Waiting;
             let slot = self.transfer.target_in(&self.map, piece.lane).slot;
-            session.hear_of_pages(slot, self.transfer.pages)?;
+            session.listen_for_pages(slot, self.transfer.pages)?;
             let server = session.server_of(&self.map, slot)?;
             let share = by_server.entry(server.id).or_insert_with(|| Share::new(server));
             share.waiting.push_back(index);

@@ -214,7 +214,7 @@ impl<'a> Transfer<'a> {
         let target = self.target(piece.lane)?;
         let range = ByteRange { start: piece.file_offset, end: piece.file_offset + piece.length };
         let slot = target.slot;
-        self.session.hear_of_pages(slot, self.pages)?;
+        self.session.listen_for_pages(slot, self.pages)?;
         match self.direction {
             Direction::Read | Direction::Fault => {
                 let request = self.read_request(target, piece);

@@ -99,7 +99,7 @@ impl Client {
         request: &Create,
         layout: Layout,
     ) -> Option<Result<Opened>> {
-        if self.spreads.get(request.parent).is_some() || self.hear_recalls_of(slot).is_err() {
+        if self.spreads.get(request.parent).is_some() || self.listen_to_recalls_of(slot).is_err() {
             return None;
         }
         let deadline = self.deadline();

@@ -38,7 +38,7 @@ pub(crate) struct GateState {
 pub(crate) struct Inodes {
     gates: Mutex<HashMap<InodeId, Arc<Gate>>>,
     /// How often any home was told when its inode was written, whatever it answered.
-    times_told: AtomicU64,
+    times_reported: AtomicU64,
     /// `Close`s that were begun, and those that have ended.
     closes_begun: AtomicU64,
     closes_over: AtomicU64,
@@ -145,13 +145,13 @@ impl Inodes {
     }
 
     /// A home was told when its inode was written, whatever it answered.
-    pub(crate) fn note_times_told(&self) {
-        self.times_told.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn note_times_reported(&self) {
+        self.times_reported.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The number of calls of `note_times_told`.
-    pub(crate) fn times_told(&self) -> u64 {
-        self.times_told.load(Ordering::Acquire)
+    /// The number of calls of `note_times_reported`.
+    pub(crate) fn times_reported(&self) -> u64 {
+        self.times_reported.load(Ordering::Acquire)
     }
 
     /// Whether no `Close` is under way now.

@@ -164,7 +164,7 @@ impl Client {
             closed
         };
         if modified.is_some() {
-            self.inodes.note_times_told();
+            self.inodes.note_times_reported();
         }
         gate.owes_close = closed.as_ref().is_err_and(is_unanswered) && !self.is_ended();
         if !gate.owes_close {
@@ -259,15 +259,15 @@ impl Client {
     }
 
     /// How often homes were told when this process wrote.
-    pub(crate) fn times_told(&self) -> u64 {
-        self.inodes.times_told()
+    pub(crate) fn times_reported(&self) -> u64 {
+        self.inodes.times_reported()
     }
 
     /// Whether a home may not know yet when this process last wrote to an inode. This includes the case that
     /// it was told after `told`: what it answered in between lacks that time.
     pub(crate) fn owes_times(&self, inode: InodeId, told: u64) -> bool {
         let owes = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_none();
-        self.inodes.find(inode).is_some_and(owes) || self.times_told() != told
+        self.inodes.find(inode).is_some_and(owes) || self.times_reported() != told
     }
 
     /// Tells the home when this process last wrote to an inode, unless it knows.
@@ -316,7 +316,7 @@ impl Client {
         };
         // For no user: that the session has it open for writing is enough.
         let outcome = for_nobody(|| self.change(open.inode.slot(), &request, deadline));
-        self.inodes.note_times_told();
+        self.inodes.note_times_reported();
         outcome.map(drop).inspect_err(|_| open.put_back(written))
     }
 }

@@ -1,5 +1,5 @@
 //! Leases: what this process may cache for a short while without asking. The cache itself is the caller's:
-//! see [`Pool::hear_recalls`]. [`crate::listening`] receives their recalls; leases on bytes last as
+//! see [`Pool::on_recalls`]. [`crate::listening`] receives their recalls; leases on bytes last as
 //! [`crate::bytes::data_leases`] describes.
 
 use std::sync::Arc;
@@ -20,19 +20,19 @@ impl Pool {
     /// From now on leases are requested, and `on_recall` invalidates what is cached under them. It is called
     /// by every thread that receives recalls, perhaps by several at once. Can be set once; a second call has
     /// no effect.
-    pub fn hear_recalls(&self, on_recall: OnRecall) {
+    pub fn on_recalls(&self, on_recall: OnRecall) {
         let _ = self.callbacks().on_recall.set(on_recall);
     }
 
     /// From now on `on_broken` is called about promises that were not kept as they were answered. Can be set
     /// once.
-    pub fn hear_broken(&self, on_broken: OnBroken) {
+    pub fn on_broken(&self, on_broken: OnBroken) {
         let _ = self.callbacks().on_broken.set(on_broken);
     }
 
     /// From now on `on_doubt` is called about changes that were not answered in time, before their callers
     /// return. Can be set once.
-    pub fn hear_doubts(&self, on_doubt: OnDoubt) {
+    pub fn on_doubts(&self, on_doubt: OnDoubt) {
         let _ = self.callbacks().on_doubt.set(on_doubt);
     }
 }
@@ -45,7 +45,7 @@ impl Raw<'_> {
         let session = self.pool.session()?;
         let request = LeaseName { parent, name: name.clone(), names };
         session.in_partition(parent, name, |slot, deadline| {
-            session.hear_recalls_of(slot)?;
+            session.listen_to_recalls_of(slot)?;
             session.ask(slot, &request, deadline)
         })
     }
@@ -55,7 +55,7 @@ impl Raw<'_> {
     pub fn lease_attributes(self, inode: InodeId, names: bool) -> Result<AttributesLeased> {
         let session = self.pool.session()?;
         session.push_times(inode)?;
-        session.hear_recalls_of(inode.slot())?;
+        session.listen_to_recalls_of(inode.slot())?;
         let leased = session.ask(inode.slot(), &LeaseAttributes { inode, names }, session.deadline())?;
         if leased.info.partitions.is_empty() {
             return Ok(leased);
@@ -84,7 +84,7 @@ impl Client {
     }
 
     /// Makes sure that a thread listens to the recalls of a slot's server.
-    pub(crate) fn hear_recalls_of(self: &Arc<Client>, slot: Slot) -> Result<()> {
+    pub(crate) fn listen_to_recalls_of(self: &Arc<Client>, slot: Slot) -> Result<()> {
         if self.callbacks.on_recall.get().is_none() {
             return Ok(());
         }

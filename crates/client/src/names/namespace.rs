@@ -301,7 +301,7 @@ impl Pool {
 
     fn info_at(&self, path: &[u8], last: LastLink) -> Result<InodeInfo> {
         let session = self.session()?;
-        let told = session.times_told();
+        let told = session.times_reported();
         let (place, came) = resolve_with(&self.raw(), path, last, Wanted::Info)?;
         let inode = match place {
             Place::Directory(inode) => inode,

@@ -193,8 +193,8 @@ impl Raw<'_> {
 
     /// How often homes were told when this process wrote: see [`Raw::owes_times`].
     #[must_use]
-    pub fn times_told(self) -> u64 {
-        self.pool.session().map_or(0, |session| session.times_told())
+    pub fn times_reported(self) -> u64 {
+        self.pool.session().map_or(0, |session| session.times_reported())
     }
 
     /// Whether the home of an inode does not know yet when this process last wrote to it, or may have been

@@ -259,7 +259,7 @@ fn replies_that_are_damaged_or_made_up_are_errors_and_never_panics() {
     for seed in 0..pools.unwrap_or(POOLS) {
         let fake = FakePool::start(2);
         let pool = fake.connect();
-        pool.hear_data(Arc::new(Kernel));
+        pool.on_data_recalls(Arc::new(Kernel));
         pool.mkdir("/dir", 0o755).unwrap();
         pool.symlink("lanes", "/link").unwrap();
         for (path, length) in [("/lanes", 300_000), ("/small", 500), ("/dir/file", 1)] {

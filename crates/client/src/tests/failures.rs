@@ -357,7 +357,7 @@ fn a_change_that_is_not_answered_in_time_is_in_doubt_until_its_slot_knows() {
     let client = pool.connect();
     let doubts: Arc<Mutex<Vec<(Slot, Doubt)>>> = Arc::default();
     let seen = doubts.clone();
-    client.hear_doubts(Box::new(move |slot, doubt| seen.lock().push((slot, doubt))));
+    client.on_doubts(Box::new(move |slot, doubt| seen.lock().push((slot, doubt))));
     let file = client.open("/file", &striped(1)).unwrap();
     write_all(&file, &[1; 5000], 0);
     let lose_all = |kind| (0..10_000).for_each(|_| pool.fault(kind, Fault::LoseRequest));

@@ -32,7 +32,7 @@ impl DataLeases for Kernel {
 
 fn with_kernel(client: &Pool) -> Arc<Kernel> {
     let kernel = Arc::new(Kernel::default());
-    client.hear_data(kernel.clone());
+    client.on_data_recalls(kernel.clone());
     kernel
 }
 

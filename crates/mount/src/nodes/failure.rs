@@ -16,12 +16,12 @@ struct Failure {
 }
 
 /// The failures that were reported: those up to a number.
-pub(crate) struct Heard(AtomicU64);
+pub(crate) struct Reported(AtomicU64);
 
-impl Heard {
+impl Reported {
     /// All up to this one.
-    pub(crate) fn up_to(number: u64) -> Heard {
-        Heard(AtomicU64::new(number))
+    pub(crate) fn up_to(number: u64) -> Reported {
+        Reported(AtomicU64::new(number))
     }
 }
 
@@ -30,10 +30,10 @@ impl Last {
         self.0 = Some(Box::new(Failure { number, error: error.clone(), refreshed: false }));
     }
 
-    /// Fails unless it was reported to `heard`; then it counts as reported.
-    pub(crate) fn tell(&self, heard: &Heard) -> Result<()> {
+    /// Fails unless it was reported to `reported`; then it counts as reported.
+    pub(crate) fn tell(&self, reported: &Reported) -> Result<()> {
         match &self.0 {
-            Some(failure) if heard.0.fetch_max(failure.number, Ordering::AcqRel) < failure.number => {
+            Some(failure) if reported.0.fetch_max(failure.number, Ordering::AcqRel) < failure.number => {
                 Err(failure.error.clone())
             }
             _ => Ok(()),

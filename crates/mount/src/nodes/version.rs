@@ -14,18 +14,18 @@ pub(crate) struct Version {
     generation: Generation,
     changed: Timestamp,
     /// A kernel changes it without reports: no two states of it are known to be the same.
-    unheard: bool,
+    may_change_unnoticed: bool,
 }
 
 impl Version {
     pub(crate) fn of(info: &InodeInfo) -> Version {
         let Attributes { size, generation, changed, .. } = info.attributes;
-        Version { size, generation, changed, unheard: info.may_change_unnoticed }
+        Version { size, generation, changed, may_change_unnoticed: info.may_change_unnoticed }
     }
 
     pub(crate) fn of_locked(file: &LockedFile) -> Version {
         let LockedFile { size, generation, changed, may_change_unnoticed } = *file;
-        Version { size, generation, changed, unheard: may_change_unnoticed }
+        Version { size, generation, changed, may_change_unnoticed }
     }
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Known(Option<(Version, Taken)>);
 
 impl Known {
     pub(crate) fn is(&self, version: Version) -> bool {
-        !version.unheard && self.0.as_ref().is_some_and(|(known, _)| *known == version)
+        !version.may_change_unnoticed && self.0.as_ref().is_some_and(|(known, _)| *known == version)
     }
 
     /// Remembers it, if there is room.

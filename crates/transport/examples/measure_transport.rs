@@ -1,6 +1,6 @@
 //! Measures the transport beside raw blocking loops on the same sockets in the same run.
 //!
-//! `cargo run --release -p ramlace-transport --example measure [seal [read|write]]`; `seal`: only what it costs that
+//! `cargo run --release -p ramlace-transport --example measure_transport [seal [read|write]]`; `seal`: only what it costs that
 //! streams are sealed
 
 #[path = "../tests/transport/memory.rs"]

@@ -1,6 +1,6 @@
 //! What the store costs beside the machine's own limits, measured in the same run.
 //!
-//! `cargo run --release -p ramlace-store --example measure` prints one line for each figure.
+//! `cargo run --release -p ramlace-store --example measure_store` prints one line for each figure.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
