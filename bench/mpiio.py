@@ -12,7 +12,7 @@ from pathlib import Path
 import report
 from mpiio_machines import NoMachinesError, two_machines
 
-from pool import ROOT, BenchError, Pool, ramlace_binary
+from pool import BUILT, ROOT, BenchError, Pool, ramlace_binary
 
 MPIS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 # What the program measures in one run: its ranks, and MiB of each.
@@ -53,13 +53,13 @@ def rows(pool: Pool, args: argparse.Namespace) -> list[dict]:
 
 def with_mpi(pool: Pool, name: str, directory: Path, *, quick: bool) -> list[dict]:
     """Build the library and the program for one MPI; return its figures."""
-    flags = ["-I", ROOT / "crates/capi/include", "-L", ROOT / "target/release"]
+    flags = ["-I", ROOT / "crates/capi/include", "-L", BUILT]
     program = directory / "mpiio"
     of_program, of_library = (PROGRAM_QUICK, LIBRARY_QUICK) if quick else (("-O2",), ())
     built = [f"mpicc.{name}", "-std=gnu11", *of_program, ROOT / "bench/mpiio.c", "-o", program, *flags, "-lramlace"]
-    call([*built, f"-Wl,-rpath,{ROOT / 'target/release'}"], dict(os.environ))
+    call([*built, f"-Wl,-rpath,{BUILT}"], dict(os.environ))
     build = [ROOT / "bindings/mpi/build.sh", f"mpicc.{name}", directory, *of_library]
-    library = call(build, dict(os.environ)).strip()
+    library = call(build, {**os.environ, "PKG_CONFIG_PATH": str(BUILT / "pkgconfig")}).strip()
     environment = {**pool.environment(), **VARIABLES, "RAMLACE_MPIIO_LIBRARY": library}
     figures = []
     for what, (ranks, mib) in RUNS.items():

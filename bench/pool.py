@@ -19,11 +19,15 @@ class BenchError(Exception):
     """The bench cannot go on; the text says why."""
 
 
+# Where cargo has built what is measured.
+BUILT = Path(os.environ.get("RAMLACE_BUILT") or ROOT / "target" / "release")
+
+
 def binary(variable: str, name: str) -> Path:
     """Return the path of a program that was built."""
-    path = Path(os.environ.get(variable) or ROOT / "target" / "release" / name)
+    path = Path(os.environ.get(variable) or BUILT / name)
     if not path.exists():
-        raise BenchError(f"there is no {name} in target/release; run `make build`, or name one in {variable}")
+        raise BenchError(f"there is no {name} in {BUILT}; run `make build`, or name one in {variable}")
     return path
 
 

@@ -2,7 +2,7 @@
 
 usage: round.py [--lint] [TEST...]
 
-Two lanes run side by side. Real pools mostly wait, so their lane has four processes or more, and the
+Two lanes run side by side. Real pools mostly wait, so their lane has more processes than there are cores, and the
 machine's first attention:
 
 * the system tests as an ordinary user; when this is root, it becomes one (scripts/test_as_user.sh);
@@ -42,8 +42,8 @@ PACKAGE = "bindings/python/tests"
 PYTEST = ("-q", "-p", "no:cacheprovider", "--strict-markers", "-c", "bindings/python/pyproject.toml", "--rootdir", ".")
 # What pytest ends with when no test was chosen.
 NO_TESTS = 5
-# Real pools wait more than they compute: more processes than cores.
-WORKERS = 4
+# Real pools wait more than they compute: more processes than cores. Some of them are for the package's tests.
+WORKERS, PACKAGE_WORKERS = 6, 2
 LONG = bool(os.environ.get("RAMLACE_TEST_LONG"))
 RUST = "scripts/run.sh"
 # Linking gives way to the pools; test programs give way a little.
@@ -170,9 +170,9 @@ def system_as_root(round_: Round, group: str, *words: str, files: Words = (SYSTE
 def pools(round_: Round) -> None:
     """Run what starts real pools from Python."""
     system_as_user(round_, "not alone", *parallel(WORKERS))
-    package = pytest(*marked("not alone"), *parallel(2), PACKAGE)
+    package = pytest(*marked("not alone"), *parallel(PACKAGE_WORKERS), PACKAGE)
     side_by_side(
-        lambda: system_as_root(round_, "not alone", *parallel(WORKERS)),
+        lambda: system_as_root(round_, "not alone", *parallel(WORKERS - PACKAGE_WORKERS)),
         lambda: round_.run("tests of the Python package", package),
     )
 
