@@ -9,8 +9,8 @@ machine's first attention:
 * then as root those that need root (`needs_root`) or behave differently there (`both`), and beside them
   the tests of the Python package.
 
-The other lane takes the processor time that is left: it links the test programs of Rust, with --lint runs the
-lints, and runs the programs (scripts/rust_tests.py). When both are done the tests marked `alone` run: they
+The other lane takes the processor time that is left: it links the test programs of Rust, beside that runs the lints
+(with --lint), and runs the programs (scripts/rust_tests.py). When both are done the tests marked `alone` run: they
 measure what a busy machine disturbs.
 
 All stages run, whatever fails; the exit code is 1 when anything did. What a stage printed appears when it
@@ -42,10 +42,11 @@ PACKAGE = "bindings/python/tests"
 PYTEST = ("-q", "-p", "no:cacheprovider", "--strict-markers", "-c", "bindings/python/pyproject.toml", "--rootdir", ".")
 # What pytest ends with when no test was chosen.
 NO_TESTS = 5
-# Real pools wait more than they compute: more processes than cores. Some of them are for the package's tests.
-WORKERS, PACKAGE_WORKERS = 6, 2
+# Real pools wait more than they compute: more processes than cores. The package's tests run beside those of root.
+WORKERS, PACKAGE_WORKERS = 4, 2
 LONG = bool(os.environ.get("RAMLACE_TEST_LONG"))
 RUST = "scripts/run.sh"
+LINTS_THAT_COMPILE = ("clippy", "rustdoc")
 # Linking gives way to the pools; test programs give way a little.
 LAST, LATER = ("nice", "-n", "19"), ("nice", "-n", "5")
 
@@ -172,16 +173,21 @@ def pools(round_: Round) -> None:
     system_as_user(round_, "not alone", *parallel(WORKERS))
     package = pytest(*marked("not alone"), *parallel(PACKAGE_WORKERS), PACKAGE)
     side_by_side(
-        lambda: system_as_root(round_, "not alone", *parallel(WORKERS - PACKAGE_WORKERS)),
+        lambda: system_as_root(round_, "not alone", *parallel(WORKERS)),
         lambda: round_.run("tests of the Python package", package),
     )
 
 
 def programs(round_: Round, *, lint: bool) -> None:
-    """Link the tests of Rust, and run them; lints in between, while the pools of the other lane need the machine."""
-    round_.run("link the Rust tests", (*LAST, RUST, PYTHON, "scripts/rust_tests.py", "--link-only"))
-    if lint:
-        lints(round_)
+    """Link the tests of Rust, and run them; lints beside that, those that need cargo's lock when it is free."""
+    link = (*LAST, RUST, PYTHON, "scripts/rust_tests.py", "--link-only")
+    before, after = lints_of_round() if lint else ([], [])
+    side_by_side(lambda: round_.run("link the Rust tests", link), lambda: lints(round_, before))
+    side_by_side(lambda: rust_tests(round_), lambda: lints(round_, after))
+
+
+def rust_tests(round_: Round) -> None:
+    """Run the tests of Rust."""
     variables = {}
     if LONG:
         # The pure crates take 20,000 cases in minutes; what runs whole pools takes 400.
@@ -201,13 +207,23 @@ def programs(round_: Round, *, lint: bool) -> None:
         round_.run("Rust tests, pure crates at length", words, {"PROPTEST_CASES": cases})
 
 
-def lints(round_: Round) -> None:
-    """Run the lints, with warnings as errors; clippy's only where the compiler has not linted already."""
-    compiler = os.environ.get("CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER", "")
-    for line in subprocess.run(["scripts/lint.sh", "--list"], cwd=ROOT, capture_output=True, check=True).stdout.split():
-        name = line.decode()
-        if name == "clippy" and compiler.endswith("/linting_rustc.sh"):
-            continue
+def lints_of_round() -> tuple[list[str], list[str]]:
+    """Return the lints that can run while cargo compiles, and those that would wait for it.
+
+    Clippy's is one only where the compiler has not linted already.
+    """
+    listed = subprocess.run(["scripts/lint.sh", "--list"], cwd=ROOT, capture_output=True, check=True, text=True)
+    names = listed.stdout.split()
+    if os.environ.get("CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER", "").endswith("/linting_rustc.sh"):
+        names.remove("clippy")
+    return [name for name in names if name not in LINTS_THAT_COMPILE], [
+        name for name in names if name in LINTS_THAT_COMPILE
+    ]
+
+
+def lints(round_: Round, names: list[str]) -> None:
+    """Run some lints, with warnings as errors."""
+    for name in names:
         round_.run(f"lint: {name}", (*LAST, "scripts/lint.sh", name))
 
 
