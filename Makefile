@@ -1,6 +1,6 @@
 # Everything a person or a machine does with this repository; `make help` lists it.
 #
-# What is shipped is built by cargo's profile `release`. What the round tests is built by `quick`, in half the time;
+# What is shipped is built by cargo's profile `release`. What the round tests is built by `quick`, in two thirds of the time;
 # `make test-long` tests what is shipped.
 # Each target sets up what it needs and is quick when there is nothing to do.
 

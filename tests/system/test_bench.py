@@ -48,7 +48,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the bench."""
     drivers = Path(os.environ.get("RAMLACE_BENCH_BIN", BUILT / "ramlace-bench"))
     if not drivers.exists():
-        pytest.fail("the drivers are not built: cargo build --release -p ramlace-bench")
+        pytest.fail("the drivers are not built: make test builds them")
     command = [sys.executable, str(ROOT / "bench" / "run.py"), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

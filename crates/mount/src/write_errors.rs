@@ -37,7 +37,7 @@ impl WriteErrors {
         });
     }
 
-    /// The file's last failure, unless it was reported to `reported`; then it counts as reported.
+    /// The file's last failure, unless it is among these; from then on it is.
     pub(crate) fn tell(&self, inode: InodeId, reported: &Reported) -> Result<()> {
         self.nodes.look(inode, |node| node.failure.tell(reported)).unwrap_or(Ok(()))
     }

@@ -30,7 +30,7 @@ impl Last {
         self.0 = Some(Box::new(Failure { number, error: error.clone(), refreshed: false }));
     }
 
-    /// Fails unless it was reported to `reported`; then it counts as reported.
+    /// Fails unless the failure is among these; from then on it is.
     pub(crate) fn tell(&self, reported: &Reported) -> Result<()> {
         match &self.0 {
             Some(failure) if reported.0.fetch_max(failure.number, Ordering::AcqRel) < failure.number => {
