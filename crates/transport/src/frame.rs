@@ -10,6 +10,19 @@ use crate::Failure;
 /// Connections work with bytes, so that they are compiled once and not once for each message.
 pub type TakeBody<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
+/// Receives by `receive`, which passes the body on once, and decodes that: what `receive` returns, and the reply.
+pub fn decoding<T, U, E>(
+    decode: impl Fn(&[u8]) -> Result<T>,
+    receive: impl FnOnce(&mut TakeBody<'_>) -> std::result::Result<U, E>,
+) -> std::result::Result<(U, T), E> {
+    let mut reply = None;
+    let received = receive(&mut |body| {
+        reply = Some(decode(body)?);
+        Ok(())
+    })?;
+    Ok((received, reply.expect("a reply that came was taken")))
+}
+
 /// Appends the header, with its lengths filled in, and the body.
 ///
 /// Panics when body or data are larger than a frame may carry: the code that builds a message keeps to its

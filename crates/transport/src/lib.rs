@@ -28,7 +28,7 @@ pub mod trace;
 
 pub use address::Address;
 pub use failure::{ConnectFailure, Failure};
-pub use frame::TakeBody;
+pub use frame::{TakeBody, decoding};
 pub use key_files::{create_private_file, replace_private_file};
 pub use keys::{ClientKey, HostKey, Proved, Role, SecretId, ServerKeys};
 pub use machine::this_host;

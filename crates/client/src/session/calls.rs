@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Name, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::{ClusterMap, Front, Request};
+use ramlace_wire::{ClusterMap, Front, Header, Request};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
@@ -198,9 +198,7 @@ impl Session {
         header.slot = call.slot;
         let who = crate::acting::current_for(kind);
         let front = Front { who: who.as_ref(), path: call.path };
-        line.send_body(front, header, &exchange.body(), call.data, deadline).map_err(Unanswered::lost)?;
-        let deadline = self.await_answer(kind, &mut line, deadline)?;
-        let received = line.receive_body(kind, header.call, deadline, &mut |body| exchange.take(body))?;
+        let received = self.exchange(&mut line, front, header, call.data, exchange, deadline)?;
         if call.ticket.is_some() {
             line.loses_reply()?;
         }
@@ -301,10 +299,22 @@ impl Session {
         let kind = exchange.kind();
         let epoch = self.known_map().map_or(Epoch(0), |map| map.epoch);
         let header = self.header(kind, None, answered_by(kind, deadline), epoch);
-        line.send_body(Front::default(), header, &exchange.body(), &[], deadline)
-            .map_err(Unanswered::lost)?;
-        let deadline = self.await_answer(kind, &mut line, deadline)?;
-        let received = line.receive_body(kind, header.call, deadline, &mut |body| exchange.take(body))?;
+        let received = self.exchange(&mut line, Front::default(), header, &[], exchange, deadline)?;
         exchange.finish(&mut line, received)
+    }
+
+    /// Sends a request, and takes the body of its reply.
+    fn exchange(
+        &self,
+        line: &mut Line,
+        front: Front<'_>,
+        header: Header,
+        data: &[IoSlice<'_>],
+        exchange: &mut dyn AnyExchange,
+        deadline: Instant,
+    ) -> std::result::Result<Received<()>, Unanswered> {
+        line.send_body(front, header, &exchange.body(), data, deadline).map_err(Unanswered::lost)?;
+        let deadline = self.await_answer(header.kind, line, deadline)?;
+        line.receive_body(header.kind, header.call, deadline, &mut |body| exchange.take(body))
     }
 }

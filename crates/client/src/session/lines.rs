@@ -12,7 +12,7 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
 use ramlace_sync::{Mutex, MutexGuard, RwLock};
 use ramlace_transport::blocking::{Connection, Received};
 use ramlace_transport::trace::RequestName;
-use ramlace_transport::{ConnectFailure, Failure, TakeBody};
+use ramlace_transport::{ConnectFailure, Failure, TakeBody, decoding};
 use ramlace_wire::{
     ClusterMap, Front, Header, Kind, Request, ServerEntry, decode_body, decode_reply, encode_body,
 };
@@ -374,12 +374,9 @@ impl Line {
         call: u32,
         deadline: Instant,
     ) -> std::result::Result<Received<R::Reply>, Unanswered> {
-        let mut reply = None;
-        let received = self.receive_body(R::KIND, call, deadline, &mut |body| {
-            reply = Some(decode_body(R::KIND, body)?);
-            Ok(())
-        })?;
-        Ok(received.with(reply.expect("a reply that came was taken")))
+        let receive = |take: &mut TakeBody<'_>| self.receive_body(R::KIND, call, deadline, take);
+        let (received, reply) = decoding(|body| decode_body(R::KIND, body), receive)?;
+        Ok(received.with(reply))
     }
 
     /// The same for any message: `take` gets the body.
@@ -479,13 +476,11 @@ pub(crate) fn roundtrip<R: Request>(
 }
 
 fn receive<R: Request>(link: &mut Link, header: Header, request: &R, deadline: Instant) -> Result<R::Reply> {
-    let mut reply = None;
-    let received = link.connection.receive_body(R::KIND, header.call, deadline, &mut |body| {
-        reply = Some(decode_reply(request, body)?);
-        Ok(())
-    });
-    without_data(received.map_err(|failure| failure.error)?)?;
-    Ok(reply.expect("a reply that came was taken"))
+    let receive =
+        |take: &mut TakeBody<'_>| link.connection.receive_body(R::KIND, header.call, deadline, take);
+    let received = decoding(|body| decode_reply(request, body), receive);
+    let (received, reply) = received.map_err(|failure| failure.error)?;
+    without_data(received.with(reply))
 }
 
 /// The same for a request whose reply may be late: `late` is called once if the reply has not begun by

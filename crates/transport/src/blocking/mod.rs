@@ -15,7 +15,7 @@ use std::time::Instant;
 use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, limits};
 use ramlace_wire::{Front, HEADER_BYTES, Header, Kind, Request, decode_body, encode_body, flags};
 
-use crate::frame::{TakeBody, append_head, check_reply, decode_header, take_reply};
+use crate::frame::{TakeBody, append_head, check_reply, decode_header, decoding, take_reply};
 use crate::input::{INPUT_BYTES, Input};
 use crate::seal::{RECORD_BYTES, Record, Seal, tag_bytes};
 use crate::{Address, ClientKey, ConnectFailure, Failure};
@@ -186,12 +186,9 @@ impl Connection {
 
     /// Receives the reply to the request `R` that was sent as `call`, as [`Connection::receive_body`] does.
     pub fn receive<R: Request>(&mut self, call: u32, deadline: Instant) -> Outcome<Received<R::Reply>> {
-        let mut reply = None;
-        let received = self.receive_body(R::KIND, call, deadline, &mut |body| {
-            reply = Some(decode_body(R::KIND, body)?);
-            Ok(())
-        })?;
-        Ok(received.with(reply.expect("a reply that came was taken")))
+        let receive = |take: &mut TakeBody<'_>| self.receive_body(R::KIND, call, deadline, take);
+        let (received, reply) = decoding(|body| decode_body(R::KIND, body), receive)?;
+        Ok(received.with(reply))
     }
 
     /// Receives the reply to the request of this kind that was sent as `call`; `take` gets its body, once. Data
