@@ -236,6 +236,33 @@ def test_a_mapping_reaches_as_far_as_a_program_has_heard_whatever_is_dropped_whi
             assert program.ask("view[size - 1]") == 0, turn
 
 
+# SEMANTICS 114.4
+@pytest.mark.parametrize("mode", [COHERENT, STRICT])
+@pytest.mark.parametrize("sizes", [(0, 8_000), (100, 8_000), (PAGE, 8_000), (8_000, 3 * 65_536)])
+def test_a_read_goes_to_the_end_whatever_a_late_answer_says(
+    pairs: dict[str, Pair], place: str, mode: str, sizes: tuple[int, int]
+) -> None:
+    """A kernel that takes in an answer of before takes nothing of one that it has asked for meanwhile."""
+    pair = pairs[mode]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    short, whole = sizes
+    here.write_bytes(b"a" * whole)
+    with here.open("r+b", buffering=0) as writer, there.open("rb", buffering=0) as reader:
+        for turn in range(3):
+            assert len(os.pread(reader.fileno(), 2 * whole, 0)) == whole
+            os.ftruncate(writer.fileno(), short)
+            pair.delays[1].set({SIZE: (0, 300)})
+            late = threading.Thread(target=os.fstat, args=(reader.fileno(),))
+            late.start()
+            time.sleep(0.1)
+            os.pwrite(writer.fileno(), b"b" * whole, 0)
+            pair.delays[1].set({SIZE: (0, 400)})
+            read = os.pread(reader.fileno(), 2 * whole, 0)
+            late.join()
+            pair.set_free()
+            assert read == b"b" * whole, (turn, len(read), read.count(0))
+
+
 # SEMANTICS 114.5
 @pytest.mark.parametrize("size", [1_000, 6 * PAGE, 3 * 65_536])
 @pytest.mark.parametrize("mode", [COHERENT, STRICT])

@@ -8,6 +8,11 @@
 //! It is the same where a read for pages is answered that there are none: a kernel that took the file for longer then takes it to end there, and
 //! ignores what it was answered beside that.
 //!
+//! And it is the same where two answers leave close to each other: the kernel numbers what it asks and what it takes in, and a thread that takes in an
+//! answer of before makes it ignore the newer one that was asked for meanwhile. An answer that is older than another is not given at all ([`Answering::IsOld`]).
+//! Where the newer one leaves second the kernel is told that it knows no attributes, which voids both, and shown the size ([`Answering::Renew`]). That is not done where
+//! the kernel may take the file for longer than it is: a size that shrinks cannot be shown.
+//!
 //! Whoever is answered while the size is being shown does not go on before it was: the kernel ignores that answer, too.
 
 use std::collections::HashMap;
@@ -20,6 +25,28 @@ use ramlace_sync::Mutex;
 const NODES_MAX: usize = 65_536;
 /// So long after its answer a thread may not have taken it in: it does that when it gets a processor.
 const TAKEN_IN: Duration = Duration::from_secs(1);
+
+/// How long a file is. The later of two sizes is the greater one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size {
+    /// Raised whenever the file may become shorter; until then it only becomes longer.
+    pub generation: u64,
+    /// In bytes.
+    pub bytes: u64,
+}
+
+/// What to do before the kernel is answered that a file has some size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answering {
+    /// Another answer was newer: this one is not to be given.
+    IsOld,
+    /// Nothing.
+    Plain,
+    /// To show the size, and then to tell [`Dropped::shown`] this number.
+    Show(u64),
+    /// The same, and before that to void what the kernel has not taken in.
+    Renew(u64),
+}
 
 /// Nodes with drops and answers that may meet.
 #[derive(Debug, Default)]
@@ -44,13 +71,34 @@ struct Node {
     ends: u32,
     /// The size that was answered last, and when.
     answered: Option<(u64, Instant)>,
-    /// That size, as long as the kernel has none that is newer.
-    last: u64,
+    /// The smallest size that was answered since the kernel has last voided what it had not taken in, and when.
+    least: Option<(u64, Instant)>,
+    /// The size that was answered last, as long as the kernel has none that is newer.
+    last: Option<Size>,
+    /// The kernel does not take the file for longer than this by what it was answered; `None`: it is not known.
+    most: Option<u64>,
 }
 
 impl Node {
     fn is_dropped(&self) -> bool {
         self.drops != self.shown || self.ends > 0
+    }
+
+    /// Takes down an answer. Whether one with a smaller size may be taken in behind it, where this one is to count.
+    fn answer(&mut self, size: u64, may_be_longer: bool) -> bool {
+        let now = Instant::now();
+        let is_on_its_way = |(_, at): &(u64, Instant)| now.duration_since(*at) < TAKEN_IN;
+        let before = self.least.filter(is_on_its_way);
+        let is_alone =
+            self.answered.filter(is_on_its_way).is_none() && before.is_none() && !self.is_dropped();
+        let known = self.most;
+        self.most = if is_alone { Some(size) } else { known.map(|most| most.max(size)) };
+        self.answered = Some((size, now));
+        if before.is_none_or(|(least, _)| size <= least) {
+            self.least = Some((size, now));
+            return false;
+        }
+        !may_be_longer && known.is_some_and(|most| size >= most)
     }
 }
 
@@ -80,6 +128,7 @@ impl Dropped {
     pub(crate) fn begin(&self, of: u64) -> Option<u64> {
         let mut state = self.state.lock();
         let node = state.dropped(of)?;
+        node.least = None;
         node.answered.take().filter(|(_, at)| at.elapsed() < TAKEN_IN).map(|(size, _)| size)
     }
 
@@ -88,16 +137,38 @@ impl Dropped {
         self.state.lock().dropped(of);
     }
 
-    /// The kernel is about to be answered. What is to be passed to [`Dropped::shown`] when it was shown the size before; a size that shrinks cannot
-    /// be shown, and its page is left alone where it is the only one.
-    pub(crate) fn answer(&self, of: u64, size: u64) -> Option<u64> {
+    /// The kernel is about to be answered. A size that shrinks cannot be shown, and its page is left alone where it is the only one.
+    /// `may_be_longer`: the kernel may take the file for longer than it was answered, since programs here write it.
+    pub(crate) fn answer(&self, of: u64, size: Size, may_be_longer: bool) -> Answering {
         let mut state = self.state.lock();
         let all = state.all;
-        let Some(node) = state.node(of) else { return Some(0) };
-        node.answered = Some((size, Instant::now()));
-        let shrinks = size < std::mem::replace(&mut node.last, size);
-        let is_shown = size > 0 && !(shrinks && size <= rustix::param::page_size() as u64);
-        ((node.is_dropped() || all) && is_shown).then_some(node.drops)
+        let Some(node) = state.node(of) else { return Answering::Show(0) };
+        if node.last.is_some_and(|last| size < last) {
+            return Answering::IsOld;
+        }
+        let shrinks = node.last.replace(size).is_some_and(|last| size.bytes < last.bytes);
+        let is_shown = size.bytes > 0 && !(shrinks && size.bytes <= rustix::param::page_size() as u64);
+        if node.answer(size.bytes, may_be_longer) {
+            return Answering::Renew(node.drops);
+        }
+        if (node.is_dropped() || all) && is_shown { Answering::Show(node.drops) } else { Answering::Plain }
+    }
+
+    /// The kernel is about to be given an entry that leads to a file of this size.
+    pub(crate) fn entry(&self, of: u64, bytes: u64) {
+        if let Some(node) = self.state.lock().node(of) {
+            node.answer(bytes, true);
+        }
+    }
+
+    /// The kernel was told to void what it has not taken in, to be shown this size.
+    pub(crate) fn voided(&self, of: u64, size: Size) {
+        if let Some(node) = self.state.lock().nodes.get_mut(&of) {
+            node.drops += 1;
+            if node.least.is_some_and(|(least, _)| least < size.bytes) {
+                node.least = Some((size.bytes, Instant::now()));
+            }
+        }
     }
 
     /// The kernel was shown the size. Until then others are not answered without it.
@@ -125,7 +196,7 @@ impl Dropped {
     /// What was answered is no more: the file was cut here, or the kernel has forgotten it.
     pub(crate) fn forget_answer(&self, of: u64) {
         if let Some(node) = self.state.lock().nodes.get_mut(&of) {
-            (node.answered, node.last) = (None, 0);
+            (node.answered, node.last, node.most) = (None, None, None);
         }
     }
 
@@ -159,10 +230,27 @@ impl Drop for AnsweringEnd {
 mod tests {
     use super::*;
 
+    /// What is answered to a kernel whose files here nobody writes.
+    fn answer(dropped: &Dropped, of: u64, bytes: u64) -> Answering {
+        let last = dropped.state.lock().nodes.get(&of).and_then(|node| node.last).unwrap_or_default();
+        let generation = last.generation + u64::from(bytes < last.bytes);
+        dropped.answer(of, Size { generation, bytes }, false)
+    }
+
     /// Whether the kernel is shown the size.
     fn shows(dropped: &Dropped, of: u64, size: u64) -> bool {
-        let drops = dropped.answer(of, size);
-        drops.inspect(|drops| dropped.shown(of, *drops)).is_some()
+        match answer(dropped, of, size) {
+            Answering::Show(drops) => {
+                dropped.shown(of, drops);
+                true
+            }
+            Answering::Renew(drops) => {
+                dropped.voided(of, Size { generation: 0, bytes: size });
+                dropped.shown(of, drops + 1);
+                true
+            }
+            Answering::Plain | Answering::IsOld => false,
+        }
     }
 
     #[test]
@@ -186,8 +274,10 @@ mod tests {
     fn nobody_is_answered_while_the_size_is_still_to_be_shown_to_another() {
         let dropped = Dropped::default();
         dropped.end(7);
-        let first = dropped.answer(7, 10).unwrap();
-        let second = dropped.answer(7, 10).expect("the first has not shown it yet");
+        let Answering::Show(first) = answer(&dropped, 7, 10) else { panic!("there was a drop") };
+        let Answering::Show(second) = answer(&dropped, 7, 10) else {
+            panic!("the first has not shown it yet")
+        };
         dropped.end(7);
         dropped.shown(7, first);
         dropped.shown(7, second);
@@ -233,6 +323,47 @@ mod tests {
         dropped.forget_answer(7);
         dropped.end(7);
         assert!(shows(&dropped, 7, 10), "its kernel knew that it shrinks");
+    }
+
+    // SEMANTICS 114.4
+    #[test]
+    fn an_answer_of_before_does_not_count_whether_it_leaves_first_or_last() {
+        let size = |generation, bytes| Size { generation, bytes };
+        let dropped = Dropped::default();
+        assert_eq!(dropped.answer(7, size(0, 20), false), Answering::Plain);
+        dropped.begin(7);
+        dropped.end(7);
+        assert_eq!(dropped.answer(7, size(1, 0), false), Answering::Plain, "nothing can be shown of it");
+        assert!(matches!(dropped.answer(7, size(1, 20), true), Answering::Show(_)), "it may be longer");
+        let Answering::Renew(drops) = dropped.answer(7, size(1, 20), false) else {
+            panic!("the empty one may count")
+        };
+        dropped.voided(7, size(1, 20));
+        dropped.shown(7, drops + 1);
+        assert_eq!(dropped.answer(7, size(1, 20), false), Answering::Plain);
+        assert_eq!(dropped.answer(7, size(1, 0), false), Answering::IsOld);
+        assert_eq!(dropped.answer(7, size(0, 30), false), Answering::IsOld);
+        assert_eq!(dropped.answer(7, size(2, 0), false), Answering::Plain);
+        assert_eq!(dropped.answer(7, size(2, 10), false), Answering::Plain, "it may be taken for 20");
+        dropped.entry(7, 0);
+        assert!(matches!(dropped.answer(7, size(2, 40), false), Answering::Renew(_)));
+    }
+
+    #[test]
+    fn an_answer_of_before_that_is_void_or_taken_in_needs_nothing() {
+        let dropped = Dropped::default();
+        assert!(!shows(&dropped, 7, 20) && !shows(&dropped, 7, 0));
+        dropped.begin(7);
+        dropped.end(7);
+        assert!(matches!(answer(&dropped, 7, 20), Answering::Show(_)), "the drop has voided it");
+        assert_eq!(answer(&dropped, 8, 10), Answering::Plain);
+        for node in dropped.state.lock().nodes.values_mut() {
+            let long_ago = Instant::now() - TAKEN_IN;
+            node.least = node.least.map(|(least, _)| (least, long_ago));
+            node.answered = node.answered.map(|(answered, _)| (answered, long_ago));
+        }
+        assert_eq!(answer(&dropped, 8, 20), Answering::Plain, "it was taken in");
+        assert_eq!(dropped.state.lock().nodes[&8].most, Some(20));
     }
 
     #[test]

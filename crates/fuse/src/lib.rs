@@ -49,7 +49,7 @@ pub use backing::{Backing, BackingFiles};
 pub use buffer::Scratch;
 pub use counts::RequestCounts;
 pub use directory::DirectoryBuffer;
-pub use dropped::AnsweringEnd;
+pub use dropped::{AnsweringEnd, Size};
 pub use flags::Flags;
 pub use flusher::become_io_flusher;
 pub use guard::GuardCommand;

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{self, OutHeader, notify};
 use crate::delays::{Delays, Kind, Moment};
 use crate::device::Device;
-use crate::dropped::{AnsweringEnd, Dropped};
+use crate::dropped::{Answering, AnsweringEnd, Dropped, Size};
 use crate::guard::Guard;
 
 /// Tells the kernel what to forget. Its methods answer `false` when the kernel did not know the node or the name,
@@ -77,11 +77,31 @@ impl Notifier {
     /// The kernel is about to be answered that a file has this size. It shall believe that also where it is told to drop something of the file
     /// since it asked, for which it ignores the answer: without it a read would end where the file ended before. Unlike the others this may be
     /// called by a handler: it waits for a moment at most.
-    pub fn answering_size(&self, node: u64, size: u64) {
-        if let Some(drops) = self.dropped.answer(node, size) {
-            self.show_size(node, size);
-            self.dropped.shown(node, drops);
-        }
+    ///
+    /// `may_be_longer`: programs here write the file, and so the kernel may know it to be longer than it was answered.
+    ///
+    /// `false`: it was answered since that the file has a newer size. This answer is not to be given: who asks again has a newer one.
+    #[must_use]
+    pub fn answering_size(&self, node: u64, size: Size, may_be_longer: bool) -> bool {
+        let drops = match self.dropped.answer(node, size, may_be_longer) {
+            Answering::IsOld => return false,
+            Answering::Plain => return true,
+            Answering::Show(drops) => drops,
+            Answering::Renew(drops) => {
+                let body = abi::InvalidateInodeOut { ino: node, off: -1, len: 0 };
+                self.tell_for_a_moment(notify::INVAL_INODE, body.as_bytes(), 0);
+                self.dropped.voided(node, size);
+                drops + 1
+            }
+        };
+        self.show_size(node, size.bytes);
+        self.dropped.shown(node, drops);
+        true
+    }
+
+    /// The kernel is about to be given an entry that leads to a file of this size.
+    pub fn giving_entry(&self, node: u64, bytes: u64) {
+        self.dropped.entry(node, bytes);
     }
 
     /// A read for pages is about to be answered that the file ends before them: a kernel that takes it for longer believes that, and ignores what it
@@ -116,12 +136,17 @@ impl Notifier {
         let offset = ((size - 1) / page * page).saturating_sub(page);
         let bytes = (size - offset) as u32;
         let body = abi::StoreOut { nodeid: node, offset, size: bytes, padding: 0 };
-        let len = (size_of::<OutHeader>() + body.as_bytes().len()) as u32 + bytes;
-        let header = OutHeader { len, error: notify::STORE, unique: 0 };
+        self.tell_for_a_moment(notify::STORE, body.as_bytes(), bytes);
+    }
+
+    /// Tells what the kernel does without waiting for pages. `absent` bytes of the message lie nowhere.
+    fn tell_for_a_moment(&self, code: i32, body: &[u8], absent: u32) {
+        let len = (size_of::<OutHeader>() + body.len()) as u32 + absent;
+        let header = OutHeader { len, error: code, unique: 0 };
         if let Way::Guarded(guard) = &self.way
             && let Some(guard) = guard.upgrade()
         {
-            guard.tell_for_a_moment(&[header.as_bytes(), body.as_bytes()].concat());
+            guard.tell_for_a_moment(&[header.as_bytes(), body].concat());
         }
     }
 

@@ -18,14 +18,37 @@ use crate::mounted::PoolFileSystem;
 use crate::names::permissions;
 use crate::versions::Version;
 
+/// So often attributes are asked for again that are older than what was answered since.
+const ASKED_AGAIN_MAX: u32 = 3;
 /// One of the flags of an open: the kernel is about to execute the file (`__FMODE_EXEC`). Programs cannot set
 /// it.
 const FOR_EXECUTION: u32 = 0x20;
 
 impl PoolFileSystem {
-    /// Attributes, and how long the kernel may use them.
-    pub(crate) fn attributes(&self, inode: InodeId) -> Result<(KernelAttributes, Duration)> {
-        self.attributes_now(inode).map(|(attributes, valid)| (kernel_attributes(&attributes), valid))
+    /// Attributes, and how long the kernel may use them: none that are older than what another call was answered since.
+    ///
+    /// Without a descriptor the kernel asks for an `fstat` too, and who has mapped the file goes by the answer.
+    pub(crate) fn attributes_in_order(
+        &self,
+        node: u64,
+        inode: InodeId,
+    ) -> Result<(KernelAttributes, Duration)> {
+        let is_in_order = |attributes: &Attributes| {
+            !self.handles.is_cached(inode)
+                || self.leases.answering_size(node, attributes, self.handles.is_written_here(inode))
+        };
+        let mut asked_again = 0;
+        loop {
+            let (attributes, valid) = self.attributes_now(inode)?;
+            if is_in_order(&attributes) {
+                return Ok((kernel_attributes(&attributes), valid));
+            }
+            asked_again += 1;
+            if asked_again == ASKED_AGAIN_MAX {
+                // What seemed newer is not what the home knows.
+                self.leases.size_changed(node);
+            }
+        }
     }
 
     /// The attributes of an inode, now or when it was removed: a directory, a pipe or the like that a program
@@ -197,7 +220,7 @@ impl PoolFileSystem {
                 self.handles.note(&attributes);
                 Ok(kernel_attributes(&attributes))
             }
-            None => self.attributes(inode).map(|(attributes, _)| attributes),
+            None => self.attributes_now(inode).map(|(attributes, _)| kernel_attributes(&attributes)),
         }
     }
 

@@ -54,6 +54,9 @@ impl PoolFileSystem {
         match request.operation {
             Operation::Lookup { name } => {
                 answer(reply, self.lookup(request.node, name, request.caller.pid), |reply, entry| {
+                    if entry.attributes.mode & libc::S_IFMT == libc::S_IFREG {
+                        self.leases.giving_entry(entry.node, entry.attributes.size);
+                    }
                     self.counted(reply.entry(&entry), &entry)
                 });
             }
@@ -161,11 +164,7 @@ impl PoolFileSystem {
             Operation::FsyncDirectory { .. } => done(reply, self.raw().keep_promises(inode)),
             Operation::SyncFs => done(reply, self.raw().keep_all_promises()),
             Operation::GetAttributes { .. } => {
-                answer(reply, self.attributes(inode), |reply, (attributes, valid)| {
-                    // Without a descriptor it asks for an `fstat` too, and who has mapped the file goes by the answer.
-                    if self.handles.is_cached(inode) {
-                        self.leases.answering_size(request.node, attributes.size);
-                    }
+                answer(reply, self.attributes_in_order(request.node, inode), |reply, (attributes, valid)| {
                     reply.attributes(&attributes, valid)
                 });
             }

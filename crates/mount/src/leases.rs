@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, Slot, limits};
 use ramlace_client::{Doubt, Raw};
-use ramlace_fuse::{AnsweringEnd, Notifier};
+use ramlace_fuse::{AnsweringEnd, Notifier, Size};
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
@@ -383,9 +383,16 @@ impl Leases {
         let _ = self.notifier.invalidate_inode(node, -1, 0);
     }
 
-    /// The reply to a read is about to tell the kernel that a file has this size.
-    pub(crate) fn answering_size(&self, node: u64, size: u64) {
-        self.notifier.answering_size(node, size);
+    /// The kernel is about to be answered that a file has these attributes. `may_be_longer`: programs here write it, and the kernel may know it to
+    /// be longer. `false`: it was answered newer ones since.
+    pub(crate) fn answering_size(&self, node: u64, attributes: &Attributes, may_be_longer: bool) -> bool {
+        let size = Size { generation: attributes.generation.0, bytes: attributes.size };
+        self.notifier.answering_size(node, size, may_be_longer)
+    }
+
+    /// The kernel is about to be given an entry that leads to a file of this size.
+    pub(crate) fn giving_entry(&self, node: u64, bytes: u64) {
+        self.notifier.giving_entry(node, bytes);
     }
 
     /// The reply to a read is about to tell the kernel that the file ends; to be dropped behind it.
