@@ -8,7 +8,7 @@ use std::rc::Rc;
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, SessionId, limits};
 
 use super::{Change, DataLeases, Pending, ReadNow};
-use crate::pages::{PAGE_BYTES, edges, inner_pages, page_at, pages_of, whole_pages};
+use crate::pages::{PAGE_BYTES, WHOLE, edges, hull, inner_pages, page_at, pages_of, whole_pages};
 use crate::watches::Place;
 
 /// The base of a page.
@@ -66,7 +66,8 @@ impl DataLeases {
         let mut kept: BTreeMap<u64, Rc<PageCopy>> = BTreeMap::new();
         let mut may_fence = true;
         // The newest first: a page that was read anew after an older recall belongs to the newer one.
-        for number in self.numbers_at(place).into_iter().rev() {
+        let changed = ranges.iter().map(|range| whole_pages(*range));
+        for number in self.numbers_at(place, hull(changed)).into_iter().rev() {
             let pending = self.recalls.get_mut(&number).expect("a number at a place is a recall");
             if pending.holder == by || pending.fenced {
                 continue;
@@ -136,7 +137,7 @@ impl DataLeases {
         let Some((place, holder)) = oldest.map(|pending| (pending.place, pending.holder)) else {
             return false;
         };
-        for number in self.numbers_at(place) {
+        for number in self.numbers_at(place, WHOLE) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == holder) {
                 (pending.fenced, pending.waited) = (true, false);
             }

@@ -90,8 +90,9 @@ pub struct DataLeases {
     leases: BTreeMap<Place, BTreeMap<SessionId, RangeSet>>,
     given: usize,
     recalls: BTreeMap<u64, Pending>,
-    /// The numbers of recalls, by place and by holder.
-    at: BTreeMap<Place, BTreeSet<u64>>,
+    /// The recalls of each place, with their ranges: a change is about few of the thousands that there may be.
+    at: BTreeMap<Place, BTreeMap<u64, ByteRange>>,
+    /// The numbers of each holder's recalls.
     of: BTreeMap<SessionId, BTreeSet<u64>>,
     last_number: u64,
     /// How often a holder was asked, or was fenced.
@@ -198,7 +199,7 @@ impl DataLeases {
     /// The base of these pages of a session is what the place has now.
     fn read_anew(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         self.each_base(place, session, pages, |_| None);
-        for number in self.numbers_at(place) {
+        for number in self.numbers_at(place, pages) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
                 pending.erased.remove(pages);
                 pending.outdated.remove(pages);
@@ -253,7 +254,7 @@ impl DataLeases {
 
     /// A place is gone for ever, and no session has its file open.
     pub fn forget(&mut self, place: Place) {
-        for number in self.numbers_at(place) {
+        for number in self.numbers_at(place, WHOLE) {
             self.end_recall(number);
         }
         self.given -= self.leases.remove(&place).map_or(0, |of| of.len());

@@ -589,7 +589,7 @@ impl DataLeases {
         let Some(pending) = self.recalls.get(&number) else { return Vec::new() };
         let mut sent = self.gone(pending);
         let later = self.at.get(&pending.place).into_iter().flat_map(|at| at.range(number + 1..));
-        for other in later.filter_map(|number| self.recalls.get(number)) {
+        for other in later.filter_map(|(number, _)| self.recalls.get(number)) {
             if other.holder == pending.holder && !other.fenced && !self.waits_for_some(other) {
                 sent.insert(other.range);
             }
@@ -706,7 +706,7 @@ impl DataLeases {
             return;
         }
         // What blocked its drops has arrived: its time begins now.
-        for number in self.numbers_at(place) {
+        for number in self.numbers_at(place, WHOLE) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
                 pending.progress = now;
                 if !pending.range.intersection(pages).is_empty() {

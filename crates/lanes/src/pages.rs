@@ -42,6 +42,15 @@ pub(crate) fn few(ranges: &[ByteRange]) -> Vec<ByteRange> {
     ranges.chunks(together).map(hull).collect()
 }
 
+/// The smallest range that has all of these.
+pub(crate) fn hull(ranges: impl Iterator<Item = ByteRange>) -> ByteRange {
+    let joined = |all: ByteRange, range: ByteRange| ByteRange {
+        start: all.start.min(range.start),
+        end: all.end.max(range.end),
+    };
+    ranges.reduce(joined).unwrap_or_default()
+}
+
 /// The pages that lie in a range with all their bytes.
 pub(crate) fn inner_pages(range: ByteRange) -> ByteRange {
     ByteRange {

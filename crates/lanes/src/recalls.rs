@@ -1,12 +1,12 @@
 //! Recalls of leases on bytes, from the change that begins one to its acknowledgement or the end of its holder's time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ramlace_base::{ByteRange, Result, SessionId, limits};
 use ramlace_wire::leases::DataRecall;
 
 use super::{Change, DataLeases, Pending, ReadNow};
-use crate::pages::{PAGE_BYTES, WHOLE, ahead, pages_of, recalled_together, whole_pages};
+use crate::pages::{PAGE_BYTES, WHOLE, ahead, hull, pages_of, recalled_together, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
@@ -270,15 +270,14 @@ impl DataLeases {
             outdated,
         };
         self.recalls.insert(number, pending);
-        self.at.entry(place).or_default().insert(number);
+        self.at.entry(place).or_default().insert(number, range);
         self.of.entry(holder).or_default().insert(number);
         number
     }
 
     pub(super) fn end_recall(&mut self, number: u64) {
         let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
-        remove_from(&mut self.at, &place, number);
-        remove_from(&mut self.of, &holder, number);
+        self.unlist(place, holder, number);
         self.note_drops(place, holder);
         let first = (place, holder, range.start / PAGE_BYTES);
         let last = (place, holder, range.end / PAGE_BYTES);
@@ -318,39 +317,51 @@ impl DataLeases {
     }
 
     pub(super) fn waits(&self, place: Place, by: SessionId, pages: &[ByteRange]) -> Vec<u64> {
-        let pending =
-            self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited && pending.holder != by);
+        let others = |pending: &Pending| pending.waited && pending.holder != by;
         let is_there = |pending: &Pending| {
             let parts = pages.iter().map(|part| part.intersection(pending.range));
             let mut met = parts.filter(|part| !part.is_empty()).peekable();
-            // Most of many recalls are about other pages.
             met.peek().is_some() && {
                 let gone = self.gone(pending);
                 met.any(|part| !gone.covers(part))
             }
         };
-        pending.filter(|(_, pending)| is_there(pending)).map(|(number, _)| number).collect()
+        let pending = self.pending_at(place, hull(pages.iter().copied()));
+        let waited = pending.filter(|(_, pending)| others(pending) && is_there(pending));
+        waited.map(|(number, _)| number).collect()
     }
 
-    pub(super) fn numbers_at(&self, place: Place) -> Vec<u64> {
-        self.at.get(&place).into_iter().flatten().copied().collect()
+    /// The recalls of a place that are about some of these bytes.
+    pub(super) fn numbers_at(&self, place: Place, range: ByteRange) -> Vec<u64> {
+        self.listed(place, range).collect()
     }
 
     pub(super) fn pending_at(&self, place: Place, range: ByteRange) -> impl Iterator<Item = (u64, &Pending)> {
-        let numbers = self.at.get(&place).into_iter().flatten();
-        let pending = numbers.map(|number| (*number, &self.recalls[number]));
+        let pending = self.listed(place, range).map(|number| (number, &self.recalls[&number]));
         pending.filter(move |(_, pending)| {
             let part = pending.range.intersection(range);
-            !part.is_empty() && !pending.dropped.covers(part)
+            pending.dropped.is_empty() || !pending.dropped.covers(part)
         })
     }
-}
 
-fn remove_from<K: Ord + Copy>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, number: u64) {
-    if let Some(numbers) = index.get_mut(key) {
-        numbers.remove(&number);
-        if numbers.is_empty() {
-            index.remove(key);
+    fn listed(&self, place: Place, range: ByteRange) -> impl Iterator<Item = u64> {
+        let of_place = self.at.get(&place).into_iter().flatten();
+        let met = of_place.filter(move |(_, recalled)| !recalled.intersection(range).is_empty());
+        met.map(|(number, _)| *number)
+    }
+
+    fn unlist(&mut self, place: Place, holder: SessionId, number: u64) {
+        if let Some(at) = self.at.get_mut(&place) {
+            at.remove(&number);
+            if at.is_empty() {
+                self.at.remove(&place);
+            }
+        }
+        if let Some(of) = self.of.get_mut(&holder) {
+            of.remove(&number);
+            if of.is_empty() {
+                self.of.remove(&holder);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use ramlace_base::{ByteRange, Result, SessionId};
 
 use super::bases::{merge, with_bytes};
 use super::{DataLeases, ReadNow, Stored};
-use crate::pages::{PAGE_BYTES, pages_of, whole_pages};
+use crate::pages::{PAGE_BYTES, WHOLE, pages_of, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
@@ -86,7 +86,7 @@ impl DataLeases {
         let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
         self.check_base(place, session, range)?;
         let mut erased = RangeSet::default();
-        for number in self.numbers_at(place) {
+        for number in self.numbers_at(place, WHOLE) {
             let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session)
             else {
                 continue;
