@@ -2,7 +2,9 @@
 
 import errno
 import itertools
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -231,3 +233,29 @@ def test_all_bytes_of_a_file_whatever_its_size(shared_pool: Pool, place: str) ->
             with pytest.raises(OSError) as refused:
                 client.read_bytes(path)
             assert refused.value.errno == number
+
+
+def test_a_tree_is_copied_without_a_walk_to_each_file(new_pool: NewPool, tmp_path: Path) -> None:
+    """In, within and out: each directory is found once, however many files it has, and whichever server has it."""
+    pool = new_pool(3, 64)
+    directories, files = 6, 20
+    for directory in range(directories):
+        (tmp_path / f"tree/{directory}").mkdir(parents=True)
+        for file in range(files):
+            (tmp_path / f"tree/{directory}/{file}").write_bytes(pattern(file, 100 * file))
+
+    def answers() -> Counter[str]:
+        return Counter({one["message"]: one["answers"] for one in pool.json("status", "--messages")["messages"]})
+
+    tree, out = str(tmp_path / "tree"), str(tmp_path / "out")
+    for source, destination in ((tree, "ramlace:/in"), ("ramlace:/in", "ramlace:/within"), ("ramlace:/within", out)):
+        before = answers()
+        pool.run("cp", "-r", source, destination)
+        spent = answers() - before
+        found = sum(spent[message] for message in ("Walk", "Lookup", "GetAttributes"))
+        assert found <= 3 * (directories + 1), spent
+        if destination != out:
+            assert spent["Create"] == directories * files, spent
+    for path in (tmp_path / "tree").rglob("*"):
+        copied = tmp_path / "out" / path.relative_to(tmp_path / "tree")
+        assert copied.is_dir() if path.is_dir() else copied.read_bytes() == path.read_bytes()

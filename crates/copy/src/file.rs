@@ -36,9 +36,7 @@ impl OpenFile {
         match side {
             Side::Local(path) => fs::File::open(path).map(OpenFile::Local).map_err(|error| side.tell(&error)),
             Side::Below(below) => local(side, below.open(OFlags::RDONLY, 0)),
-            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
-                pool.open(path, &OpenOptions::reading()).map(OpenFile::Pool)
-            }
+            Side::Pool(..) | Side::Within(_) => in_pool(side, &OpenOptions::reading()),
         }
     }
 
@@ -70,7 +68,7 @@ impl OpenFile {
             )),
             Some(_)
                 if options.hints != Default::default()
-                    && matches!(side, Side::Pool(..) | Side::PoolBelow(..)) =>
+                    && matches!(side, Side::Pool(..) | Side::Within(_)) =>
             {
                 Err(Error::new(
                     ErrorKind::Exists,
@@ -81,7 +79,7 @@ impl OpenFile {
                 ))
             }
             Some(_) => empty(side).map(|file| Created { file, fresh: false }),
-            None if matches!(side, Side::Below(_) | Side::PoolBelow(..)) => Err(Error::new(
+            None if matches!(side, Side::Below(_) | Side::Within(_)) => Err(Error::new(
                 ErrorKind::Stale,
                 format!("{} went away while it was copied; copy it again", side.shown()),
             )),
@@ -181,6 +179,15 @@ fn local(side: &Side, opened: std::io::Result<OwnedFd>) -> Result<OpenFile> {
     opened.map(|file| OpenFile::Local(file.into())).map_err(|error| side.tell(&error))
 }
 
+fn in_pool(side: &Side, wanted: &OpenOptions) -> Result<OpenFile> {
+    let opened = match side {
+        Side::Pool(pool, path) => pool.open(path, wanted),
+        Side::Within(within) => within.open(wanted),
+        Side::Local(_) | Side::Below(_) => unreachable!("it is on this machine"),
+    };
+    opened.map(OpenFile::Pool)
+}
+
 /// A new file; `Exists` when the name is taken.
 fn create(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFile> {
     match side {
@@ -192,7 +199,7 @@ fn create(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFile> {
             .map(OpenFile::Local)
             .map_err(|error| side.tell(&error)),
         Side::Below(below) => local(side, below.open(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)),
-        Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
+        Side::Pool(..) | Side::Within(_) => {
             let wanted = OpenOptions {
                 write: true,
                 create: true,
@@ -201,7 +208,7 @@ fn create(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFile> {
                 hints: options.hints,
                 ..OpenOptions::default()
             };
-            pool.open(path, &wanted).map(OpenFile::Pool)
+            in_pool(side, &wanted)
         }
     }
 }
@@ -216,9 +223,8 @@ fn empty(side: &Side) -> Result<OpenFile> {
             .map(OpenFile::Local)
             .map_err(|error| side.tell(&error)),
         Side::Below(below) => local(side, below.open(OFlags::WRONLY | OFlags::TRUNC, 0)),
-        Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
-            let wanted = OpenOptions { write: true, truncate: true, ..OpenOptions::default() };
-            pool.open(path, &wanted).map(OpenFile::Pool)
+        Side::Pool(..) | Side::Within(_) => {
+            in_pool(side, &OpenOptions { write: true, truncate: true, ..OpenOptions::default() })
         }
     }
 }
@@ -233,7 +239,7 @@ fn through_link(side: &Side, mode: u16, options: &CopyOptions) -> Result<OpenFil
             .open(path)
             .map(OpenFile::Local)
             .map_err(|error| side.tell(&error)),
-        Side::Below(_) | Side::PoolBelow(..) => unreachable!("no link is followed below what was named"),
+        Side::Below(_) | Side::Within(_) => unreachable!("no link is followed below what was named"),
         Side::Pool(pool, path) => {
             let wanted = OpenOptions {
                 write: true,

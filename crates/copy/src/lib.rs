@@ -3,7 +3,7 @@
 //! [`copy`] runs it all and tells a [`Listener`] how it goes. [`Side`] is a place where files are, and [`Root`] a source with the
 //! full path of its copy; a caller that copies a single file otherwise says by [`partial`] what a failure has left.
 //!
-//! From below: `options`; `below` is a place on this machine that no link leads to, `side` any place, `file` an open one,
+//! From below: `options`; `below` is a place on this machine that no link leads to, `within` one in a pool, `side` any place, `file` an open one,
 //! `transfer` the copy of one file, `queue` what waits, `walk` finds what is to be copied, `engine` runs it all.
 //!
 //! Invariant: `copy` prints nothing and reads no command line; below what was named it follows no symbolic link; of a copy that
@@ -18,6 +18,7 @@ mod queue;
 mod side;
 mod transfer;
 mod walk;
+mod within;
 
 pub use below::Below;
 pub use engine::{Listener, Summary, copy};
@@ -25,3 +26,4 @@ pub use options::CopyOptions;
 pub use side::{Entries, Found, Identity, Kind, Side};
 pub use transfer::partial;
 pub use walk::Root;
+pub use within::Within;

@@ -6,13 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 
-use ramlace_base::path::{escaped, join};
+use ramlace_base::path::escaped;
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Timestamp};
 use ramlace_client::{AttributeChanges, NewMode, Pool};
 use ramlace_wire::{Attributes, FileKind, PoolId};
 use rustix::fs::{FileType, Stat};
 
 use crate::below::Below;
+use crate::within::Within;
 
 /// A local path, or a path in a pool: one that the user named, or something below a directory that the user
 /// named. What is below is reached through no symbolic link: another user may have put one there, such as by an
@@ -26,7 +27,7 @@ pub enum Side {
     /// In a pool.
     Pool(Pool, Vec<u8>),
     /// In a pool, below what was named.
-    PoolBelow(Pool, Vec<u8>),
+    Within(Within),
 }
 
 /// What something is.
@@ -78,7 +79,7 @@ impl Side {
     pub fn shown(&self) -> String {
         match self {
             Side::Local(_) | Side::Below(_) => escaped(self.path()),
-            Side::Pool(_, path) | Side::PoolBelow(_, path) => format!("ramlace:{}", escaped(path)),
+            Side::Pool(..) | Side::Within(_) => format!("ramlace:{}", escaped(self.path())),
         }
     }
 
@@ -87,7 +88,8 @@ impl Side {
         match self {
             Side::Local(path) => path.as_os_str().as_bytes(),
             Side::Below(below) => below.path().as_os_str().as_bytes(),
-            Side::Pool(_, path) | Side::PoolBelow(_, path) => path,
+            Side::Pool(_, path) => path,
+            Side::Within(within) => within.path(),
         }
     }
 
@@ -95,8 +97,9 @@ impl Side {
     pub fn inside(&self) -> Result<Side> {
         match self {
             Side::Local(path) => Below::of(path).map(Side::Below).map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) => Ok(Side::PoolBelow(pool.clone(), path.clone())),
-            Side::Below(_) | Side::PoolBelow(..) => Ok(self.clone()),
+            Side::Pool(pool, path) => Within::of(pool, path).map(Side::Within),
+            Side::Below(_) => Ok(self.clone()),
+            Side::Within(within) => within.inside().map(Side::Within),
         }
     }
 
@@ -105,7 +108,7 @@ impl Side {
         match self {
             Side::Local(_) | Side::Pool(..) => unreachable!("entries are asked for inside a directory"),
             Side::Below(below) => Side::Below(below.entry(name)),
-            Side::PoolBelow(pool, path) => Side::PoolBelow(pool.clone(), join(path, name)),
+            Side::Within(within) => Side::Within(within.entry(name)),
         }
     }
 
@@ -125,9 +128,12 @@ impl Side {
             Side::Below(below) => {
                 below.look().map(|found| local_found(&found)).map_err(|error| self.tell(&error))
             }
-            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
+            Side::Pool(pool, path) => {
                 let info = if follow { pool.stat(path) } else { pool.lstat(path) };
                 info.and_then(|info| pool_found(pool, &info.attributes))
+            }
+            Side::Within(within) => {
+                within.look().and_then(|attributes| pool_found(within.pool(), &attributes))
             }
         };
         match found {
@@ -141,21 +147,24 @@ impl Side {
         let entries = match self {
             Side::Local(path) => Below::of(path).and_then(|below| self.list_below(&below)),
             Side::Below(below) => self.list_below(below),
-            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => {
-                let Identity::Pool(_, directory) = found.identity else {
-                    panic!("{} was found in a pool", self.shown())
-                };
-                return Ok(Box::new(pool.entries_of(directory).map(move |entry| {
-                    let entry = entry.map_err(|error| error.context(escaped(path)))?;
-                    let attributes = match entry.attributes {
-                        Some(attributes) => attributes,
-                        None => pool.raw().info(entry.inode)?.attributes,
-                    };
-                    Ok((entry.name.as_bytes().to_vec(), pool_found(pool, &attributes)?))
-                })));
-            }
+            Side::Pool(pool, _) => return Ok(self.list_pool(pool, found)),
+            Side::Within(within) => return Ok(self.list_pool(within.pool(), found)),
         };
         entries.map_err(|error| self.tell(&error))
+    }
+
+    fn list_pool<'a>(&'a self, pool: &'a Pool, found: &Found) -> Entries<'a> {
+        let Identity::Pool(_, directory) = found.identity else {
+            panic!("{} was found in a pool", self.shown())
+        };
+        Box::new(pool.entries_of(directory).map(move |entry| {
+            let entry = entry.map_err(|error| error.context(escaped(self.path())))?;
+            let attributes = match entry.attributes {
+                Some(attributes) => attributes,
+                None => pool.raw().info(entry.inode)?.attributes,
+            };
+            Ok((entry.name.as_bytes().to_vec(), pool_found(pool, &attributes)?))
+        }))
     }
 
     fn list_below(&self, below: &Below) -> std::io::Result<Entries<'_>> {
@@ -171,7 +180,8 @@ impl Side {
                 fs::DirBuilder::new().mode(mode.mode.into()).create(path).map_err(|error| self.tell(&error))
             }
             Side::Below(below) => below.make_directory(mode.mode).map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.mkdir(path, mode).map(drop),
+            Side::Pool(pool, path) => pool.mkdir(path, mode).map(drop),
+            Side::Within(within) => within.make_directory(mode),
         }
     }
 
@@ -181,7 +191,8 @@ impl Side {
             Side::Local(path) => fs::set_permissions(path, fs::Permissions::from_mode(mode.into()))
                 .map_err(|error| self.tell(&error)),
             Side::Below(below) => below.set_mode(mode).map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool
+            Side::Within(within) => within.set_mode(mode),
+            Side::Pool(pool, path) => pool
                 .set_attributes(path, &AttributeChanges { mode: Some(mode), ..Default::default() })
                 .map(drop),
         }
@@ -195,7 +206,8 @@ impl Side {
                 Err(error) => Err(self.tell(&error)),
             },
             Side::Below(below) => below.read_link().map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.read_link(path),
+            Side::Pool(pool, path) => pool.read_link(path),
+            Side::Within(within) => within.read_link(),
         }
     }
 
@@ -206,7 +218,8 @@ impl Side {
                 std::os::unix::fs::symlink(OsStr::from_bytes(target), path).map_err(|error| self.tell(&error))
             }
             Side::Below(below) => below.make_link(target).map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.symlink(target, path).map(drop),
+            Side::Pool(pool, path) => pool.symlink(target, path).map(drop),
+            Side::Within(within) => within.make_link(target),
         }
     }
 
@@ -215,7 +228,8 @@ impl Side {
         match self {
             Side::Local(path) => fs::remove_file(path).map_err(|error| self.tell(&error)),
             Side::Below(below) => below.unlink().map_err(|error| self.tell(&error)),
-            Side::Pool(pool, path) | Side::PoolBelow(pool, path) => pool.unlink(path),
+            Side::Pool(pool, path) => pool.unlink(path),
+            Side::Within(within) => within.unlink(),
         }
     }
 

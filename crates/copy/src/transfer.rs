@@ -206,7 +206,7 @@ pub fn partial(error: &Error, to: &Side, fresh: bool, written: u64, size: Option
 fn with_name(error: Error, side: &Side) -> Error {
     match side {
         Side::Local(_) | Side::Below(_) => error.context(side.shown()),
-        Side::Pool(..) | Side::PoolBelow(..) => error,
+        Side::Pool(..) | Side::Within(_) => error,
     }
 }
 

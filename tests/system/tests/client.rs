@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use ramlace_base::{ByteRange, ErrorKind, ServerId};
-use ramlace_client::{ArrayType, DataLeases, DataRecall, File, OpenOptions, Order, Pool, RecallsMade, fault};
+use ramlace_base::{ByteRange, ErrorKind, Name, ServerId};
+use ramlace_client::{
+    ArrayType, DataLeases, DataRecall, File, OpenOptions, Order, Pool, RecallsMade, RenameMode, fault,
+};
 use ramlace_sync::Mutex;
 use ramlace_system_tests::{TestPool, pattern};
 use ramlace_wire::LayoutHints;
@@ -321,6 +323,41 @@ fn sleep_too_long(client: &Pool) {
 
 /// Large reads on this machine come straight from the lanes' files: what others have done to the file counts all
 /// the same, at once.
+// SEMANTICS 111.1
+#[test]
+fn an_entry_is_opened_in_its_directory_wherever_that_has_gone() {
+    let pool = TestPool::start(3, "96MiB");
+    let client = Pool::connect(&pool.options(true)).unwrap();
+    client.mkdir("/named", 0o755).unwrap();
+    client.mkdir("/other", 0o755).unwrap();
+    let directory = client.stat("/named").unwrap().attributes.inode;
+    let exclusive = OpenOptions { exclusive: true, ..OpenOptions::creating() };
+    let open = |name: &str, options: &OpenOptions| {
+        client.open_at(directory, &Name::new(name).unwrap(), format!("/named/{name}"), options)
+    };
+    write_all(&open("before", &exclusive).unwrap(), b"here", 0);
+
+    client.rename("/named", "/moved", RenameMode::Replace).unwrap();
+    client.symlink("/other", "/named").unwrap();
+    write_all(&open("behind", &exclusive).unwrap(), b"here too", 0);
+    assert_eq!(read(&open("before", &OpenOptions::reading()).unwrap(), 0, 9), b"here");
+    assert_eq!(read(&client.open("/moved/behind", &OpenOptions::reading()).unwrap(), 0, 9), b"here too");
+    assert_eq!(client.read_dir("/other").unwrap().count(), 0);
+
+    client.symlink("/other/made", "/moved/link").unwrap();
+    for options in [OpenOptions::reading(), OpenOptions::creating(), exclusive] {
+        let refused = open("link", &options).unwrap_err();
+        let kind = if options.exclusive { ErrorKind::Exists } else { ErrorKind::Loop };
+        assert_eq!(refused.kind(), kind, "{refused}");
+        assert!(refused.message().starts_with("/named/link: "), "{refused}");
+    }
+    assert!(!client.exists("/other/made").unwrap());
+    let emptied = OpenOptions { write: true, truncate: true, ..OpenOptions::default() };
+    assert_eq!(open("before", &emptied).unwrap().size().unwrap(), 0);
+    client.rmdir("/other").unwrap();
+    assert_eq!(open("nothing", &OpenOptions::reading()).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
 #[test]
 fn large_local_reads_see_what_others_have_done() {
     let pool = TestPool::start(3, "384MiB");

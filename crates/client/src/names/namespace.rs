@@ -299,6 +299,18 @@ impl Pool {
         File::open(self, path.as_ref(), options, 0)
     }
 
+    /// The same for an entry of a directory; a symbolic link is not followed (`Loop`). `path` is what errors of
+    /// the open file name it by.
+    pub fn open_at(
+        &self,
+        directory: InodeId,
+        name: &Name,
+        path: impl AsRef<[u8]>,
+        options: &OpenOptions,
+    ) -> Result<File> {
+        File::open_at(self, (directory, name), path.as_ref(), options)
+    }
+
     fn info_at(&self, path: &[u8], last: LastLink) -> Result<InodeInfo> {
         let session = self.session()?;
         let told = session.times_reported();

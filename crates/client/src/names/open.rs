@@ -155,9 +155,39 @@ impl File {
     pub(crate) fn open(pool: &Pool, path: &[u8], options: &OpenOptions, unit_min: u64) -> Result<File> {
         let tell = |error: Error| error.context(ShownPath(path));
         let rights = options.rights().map_err(tell)?;
+        File::open_until(pool, path, options, || File::open_once(pool, path, options, rights, unit_min))
+    }
+
+    /// The same for an entry of a directory; a symbolic link is not followed.
+    pub(crate) fn open_at(
+        pool: &Pool,
+        (directory, name): (InodeId, &Name),
+        path: &[u8],
+        options: &OpenOptions,
+    ) -> Result<File> {
+        let tell = |error: Error| error.context(ShownPath(path));
+        let (rights, raw) = (options.rights().map_err(tell)?, pool.raw());
+        File::open_until(pool, path, options, || {
+            let opened = if options.create {
+                options
+                    .request(pool, directory, name.clone(), rights, 0)
+                    .and_then(|request| raw.create(&request))
+            } else {
+                raw.open_entry(directory, name, rights)
+            };
+            opened.map_err(tell)
+        })
+    }
+
+    fn open_until(
+        pool: &Pool,
+        path: &[u8],
+        options: &OpenOptions,
+        open_once: impl Fn() -> Result<(File, Opened)>,
+    ) -> Result<File> {
         let mut backoff = Backoff::new(pool.session()?.deadline());
         let (mut file, opened) = loop {
-            match File::open_once(pool, path, options, rights, unit_min) {
+            match open_once() {
                 // The entry was removed, or created, between the lookup and the open.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Stale | ErrorKind::Retry)
