@@ -259,3 +259,42 @@ def test_a_tree_is_copied_without_a_walk_to_each_file(new_pool: NewPool, tmp_pat
     for path in (tmp_path / "tree").rglob("*"):
         copied = tmp_path / "out" / path.relative_to(tmp_path / "tree")
         assert copied.is_dir() if path.is_dir() else copied.read_bytes() == path.read_bytes()
+
+
+def test_a_tree_is_removed_by_a_few_messages_for_each_directory(new_pool: NewPool) -> None:
+    """By the command and by the library; what has other names, or lies with other servers, is treated as alone."""
+    pool = new_pool(3, 64)
+    directories, files = 5, 150
+
+    def unlinked_alone() -> int:
+        messages = pool.json("status", "--messages")["messages"]
+        return sum(one["answers"] for one in messages if one["message"] == "Unlink")
+
+    with pool.connect() as client:
+
+        def plant() -> None:
+            for directory in range(directories):
+                client.makedirs(f"/tree/{directory}/inner")
+                for file in range(files):
+                    client.open(f"/tree/{directory}/{file}", "wb").write(bytes(file))
+                client.link(f"/tree/{directory}/0", f"/tree/{directory}/inner/second")
+                client.link(f"/tree/{directory}/1", f"/kept-{directory}")
+                client.symlink("nowhere", f"/tree/{directory}/link")
+
+        plant()
+        client.rename("/tree/0/2", "/tree/1/from another slot")
+        free = pool.files_bytes()
+        alone, before = unlinked_alone(), pool.requests()
+        client.rmtree("/tree")
+        assert unlinked_alone() == alone
+        assert pool.requests() - before <= 20 * directories, "with what servers tell each other"
+        assert not client.exists("/tree")
+        assert pool.files_bytes() <= free
+        for directory in range(directories):
+            assert client.stat(f"/kept-{directory}").st_nlink == 1
+            client.remove(f"/kept-{directory}")
+        plant()
+        pool.run("rm", "-r", "/tree")
+        assert not client.exists("/tree")
+        assert unlinked_alone() == alone + directories, "those that were kept"
+    assert "fits together" in pool.run("check").stdout.decode()

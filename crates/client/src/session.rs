@@ -9,6 +9,7 @@ pub(crate) mod holders;
 pub(crate) mod judging;
 pub(crate) mod lines;
 pub(crate) mod liveness;
+pub(crate) mod many;
 pub(crate) mod openings;
 pub(crate) mod outbox;
 pub(crate) mod owed;

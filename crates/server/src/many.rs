@@ -121,6 +121,10 @@ impl Server {
             let text = format!("message {:#06x} does not come among many", change.kind);
             Error::new(ErrorKind::Invalid, text)
         })?;
+        if delegation != 0 && kind == Kind::Unlink {
+            let text = "an unlink may need another slot, and cannot be promised";
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
         if u64::from(change.outstanding) > change.sequence.0 {
             return Err(Error::new(ErrorKind::Protocol, "a change is older than the session").into());
         }

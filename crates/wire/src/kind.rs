@@ -131,7 +131,7 @@ messages! {
     /// Remove an empty directory.
     RemoveDirectory = 0x030b, USER.by_path().changes();
     /// Remove an entry that is no directory.
-    Unlink = 0x030c, USER.by_path().changes();
+    Unlink = 0x030c, USER.by_path().changes().among_many();
     /// Some entries of a directory.
     ReadDirectory = 0x030d, USER;
     /// A file is at least so long.

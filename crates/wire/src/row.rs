@@ -51,7 +51,7 @@ pub struct Row {
     pub changes: bool,
     /// It changes no directory and makes no inode: what is known of directories stays true.
     pub of_file: bool,
-    /// It touches no other slot, and may come among many changes of one slot ([`crate::delegation::ChangeMany`]).
+    /// It may come among many changes of one slot ([`crate::delegation::ChangeMany`]).
     pub among_many: bool,
     /// It is about one entry of a directory, and may go by the path of that directory ([`crate::flags::BY_PATH`]).
     pub by_path: bool,

@@ -163,7 +163,12 @@ impl Pool {
                 }
                 stack.pop();
             } else {
-                stack.extend(page.into_iter().map(|entry| (inode, entry.name, entry.inode, entry.kind)));
+                let (directories, others): (Vec<_>, Vec<_>) =
+                    page.into_iter().partition(|entry| entry.kind == FileKind::Directory);
+                self.raw().unlink_all(inode, others.into_iter().map(|entry| entry.name).collect())?;
+                stack.extend(
+                    directories.into_iter().map(|entry| (inode, entry.name, entry.inode, entry.kind)),
+                );
             }
         }
         Ok(())

@@ -168,6 +168,45 @@ impl Raw<'_> {
         self.unlink_leasing(parent, name).map(drop)
     }
 
+    /// Removes entries that are no directories, many by one message; those that are not there are no error.
+    ///
+    /// Errors: the first one; the others are removed all the same, as far as they can be asked for.
+    pub fn unlink_all(self, parent: InodeId, names: Vec<Name>) -> Result<()> {
+        let session = self.pool.session()?;
+        let mut outcome = Ok(());
+        let mut note = |done: Result<()>| {
+            if let Err(error) = done
+                && error.kind() != ErrorKind::NotFound
+                && outcome.is_ok()
+            {
+                outcome = Err(error);
+            }
+        };
+        // Only the pool's owner may send many, and the names of a spread directory lie in several slots.
+        let mut alone = Vec::new();
+        if session.settings.for_users || session.spreads.get(parent).is_some() {
+            alone = names;
+        } else {
+            let requests: Vec<Unlink> = names.into_iter().map(|name| Unlink { parent, name }).collect();
+            let mut rest = requests.iter();
+            let done = session.change_many(parent.slot(), &requests, session.deadline(), |done| {
+                let Unlink { name, .. } = rest.next().expect("one answer for each");
+                match done {
+                    Err(error) if matches!(error.kind(), ErrorKind::Redirect(_)) => alone.push(name.clone()),
+                    done => note(done.map(drop)),
+                }
+            });
+            match done {
+                Err(error) if matches!(error.kind(), ErrorKind::Redirect(_)) => {
+                    alone.extend(rest.map(|request| request.name.clone()));
+                }
+                done => done?,
+            }
+        }
+        alone.into_iter().for_each(|name| note(self.unlink(parent, &name)));
+        outcome
+    }
+
     /// The same; also returns what the entry led to, and the directory's new attributes, with a lease as from
     /// [`Raw::lease_attributes`] if there is one.
     pub fn unlink_leasing(self, parent: InodeId, name: &Name) -> Result<Unlinked> {

@@ -1,0 +1,114 @@
+//! Several changes of one slot in one message, each done once, as if it had been sent alone.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ramlace_base::{Error, ErrorKind, Result, Slot, Timestamp};
+use ramlace_wire::delegation::{Change, ChangeMany, Changed};
+use ramlace_wire::inline::Bytes;
+use ramlace_wire::{Request, decode_reply, encode_body};
+
+use crate::session::Session;
+use crate::session::calls::Call;
+use crate::session::lines::reply_without_data;
+use crate::session::sequences::Ticket;
+
+/// Changes in one message: each of them may have to wait for another server.
+const CHANGES_AT_ONCE_MAX: usize = 128;
+
+impl Session {
+    /// Makes changes in their order, and calls `done` with what became of each. Only for the pool's owner, and for
+    /// messages that may come among many ([`ramlace_wire::Row::among_many`]).
+    ///
+    /// Errors: of a whole message; the changes for which `done` was not called are not made, or in doubt as a
+    /// single one would be.
+    pub(crate) fn change_many<R: Request>(
+        self: &Arc<Session>,
+        slot: Slot,
+        requests: &[R],
+        deadline: Instant,
+        mut done: impl FnMut(Result<R::Reply>),
+    ) -> Result<()> {
+        let _direct = self.before_asking(slot, R::KIND, deadline)?;
+        let mut tickets = VecDeque::new();
+        let mut at = 0;
+        while at < requests.len() {
+            let some = &requests[at..requests.len().min(at + CHANGES_AT_ONCE_MAX)];
+            self.take_tickets(slot, some.len(), deadline, &mut tickets)?;
+            let some = &some[..tickets.len()];
+            let lost = Cell::new(false);
+            match self.send_many(slot, some, &tickets, &lost, deadline) {
+                Ok(changed) => {
+                    at += changed.len();
+                    for (request, changed) in some.iter().zip(changed) {
+                        let ticket = tickets.pop_front().expect("each change has one");
+                        done(self.answered(R::KIND, ticket, lost.get(), reply_of(request, changed)));
+                    }
+                }
+                Err(error) => {
+                    for ticket in tickets {
+                        let _ = self.answered::<()>(R::KIND, ticket, lost.get(), Err(error.clone()));
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// At least one number, and no more than the slot has room for: to wait for more with some in hand would let
+    /// callers wait for each other.
+    fn take_tickets<'a>(
+        self: &'a Arc<Session>,
+        slot: Slot,
+        wanted: usize,
+        deadline: Instant,
+        tickets: &mut VecDeque<Ticket<'a>>,
+    ) -> Result<()> {
+        if tickets.is_empty() {
+            tickets.push_back(self.ticket(slot, deadline)?);
+        }
+        while tickets.len() < wanted
+            && let Some(ticket) = self.sequences.try_take(slot)
+        {
+            tickets.push_back(ticket);
+        }
+        Ok(())
+    }
+
+    /// What became of the first ones; at least of one.
+    fn send_many<R: Request>(
+        self: &Arc<Session>,
+        slot: Slot,
+        requests: &[R],
+        tickets: &VecDeque<Ticket<'_>>,
+        lost: &Cell<bool>,
+        deadline: Instant,
+    ) -> Result<Vec<Changed>> {
+        let change = |(request, ticket): (&R, &Ticket<'_>)| Change {
+            kind: R::KIND.number(),
+            sequence: ticket.sequence(),
+            outstanding: ticket.outstanding(),
+            at: Timestamp { nanos: 0 },
+            makes: None,
+            body: Bytes(encode_body(request)),
+        };
+        let changes = requests.iter().zip(tickets).map(change).collect();
+        let many = ChangeMany { delegation: 0, changes, wanted_for: None, gives_back: false };
+        let call = Call { repeated: Some(lost), ..Call::of_slot(slot, deadline) };
+        let changed = self.call(&many, &call, |_, received| reply_without_data(received))?.changed;
+        if changed.is_empty() {
+            return Err(Error::new(ErrorKind::Protocol, "nothing is said of any change"));
+        }
+        Ok(changed)
+    }
+}
+
+fn reply_of<R: Request>(request: &R, changed: Changed) -> Result<R::Reply> {
+    match changed.error {
+        Some(error) => Err(error.into_error()),
+        None => decode_reply(request, &changed.body.0),
+    }
+}
