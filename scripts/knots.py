@@ -268,7 +268,7 @@ def shown(crate: str, src: Path, knot: set[Path], needs: Needs, *, ties: bool) -
     names = {file: str(file.relative_to(src).with_suffix("")) for file in knot}
     word = "ok" if len(knot) <= FILES_MAX else f"more than {FILES_MAX}"
     yield f"{crate}: {len(knot)} files ({word}): {' '.join(sorted(names.values()))}"
-    for file in sorted(knot) if ties else ():
+    for file in sorted(knot) if ties or len(knot) > FILES_MAX else ():
         for other in sorted(needs[file].keys() & knot):
             yield f"    {names[file]} -> {names[other]}: {' '.join(sorted(needs[file][other]))}"
 
@@ -286,6 +286,8 @@ def main(words: list[str]) -> int:
         for top in tops if folder.name in wanted or not wanted else ():
             needs = Crate(top).needs()
             for knot in knots(needs):
+                if len(knot) <= FILES_MAX and "--large" in words:
+                    continue
                 failed |= len(knot) > FILES_MAX
                 for line in shown(folder.name, src, knot, needs, ties="--all" in words):
                     print(line)

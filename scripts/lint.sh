@@ -10,15 +10,20 @@ venv=$PWD/.venv
 sources=(bindings/python tests bench scripts examples)
 locked=(${LOCKED---locked})
 
+advise() { # advise COMMAND: a lint has failed; say what mends it
+    echo "'$1' mends this" >&2
+    return 1
+}
+
 lint() {
     case $1 in
-    rustfmt) scripts/run.sh cargo fmt --all -- --check ;;
+    rustfmt) scripts/run.sh cargo fmt --all -- --check || advise "make format" ;;
     clippy) scripts/run.sh cargo clippy --profile quick "${locked[@]}" --quiet --workspace --all-targets -- -D warnings ;;
     rustdoc) scripts/run.sh "$venv/bin/python" scripts/rustdoc.py ;;
     ruff) "$venv/bin/ruff" check --quiet "${sources[@]}" ;;
-    ruff-format) "$venv/bin/ruff" format --quiet --check "${sources[@]}" ;;
+    ruff-format) "$venv/bin/ruff" format --quiet --check "${sources[@]}" || advise "make format" ;;
     mypy) scripts/mypy.sh .venv ;;
-    knots) "$venv/bin/python" scripts/knots.py ;;
+    knots) "$venv/bin/python" scripts/knots.py --large ;;
     licences) scripts/run.sh "$venv/bin/python" scripts/licences.py ;;
     *)
         echo "no such lint: $1" >&2

@@ -19,8 +19,9 @@ test both as root and as an ordinary user.
 
 RAMLACE_BUILT names the directory of what is tested: target/quick, unless it is another profile's.
 
-With TEST arguments only these run: a path below tests/ or bindings/ (pytest's own words, `::name` included), or a
-crate of the workspace, with or without `::name` (a filter of its tests).
+With TEST arguments only these run: a path below tests/ or bindings/ (pytest's own words, `::name` included), a file of
+a crate's tests, or a crate of the workspace, each with or without `::name` (a filter of its tests). One that chooses no
+test is a failure.
 """
 
 import os
@@ -30,6 +31,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -228,15 +230,31 @@ def lints(round_: Round, names: list[str]) -> None:
 
 
 def chosen(round_: Round, tests: list[str]) -> None:
-    """Run the tests that were named."""
+    """Run the tests that were named; a name that no test has is a failure."""
     for test in tests:
-        crate, _, name = test.partition("::")
-        if test.split("/")[0] in ("tests", "bindings"):
+        before = sum(round_.tests.values())
+        file, _, name = test.partition("::")
+        if file.split("/")[0] in ("tests", "bindings") and not file.endswith(".rs"):
             round_.run(test, pytest("-v", test))
         else:
-            package = crate if crate.startswith("ramlace-") else f"ramlace-{crate}"
-            words = ("cargo", "test", f"--profile={BUILT.name}", *locked(), "-p", package, "--", name)
+            words = ("cargo", "test", f"--profile={BUILT.name}", *locked(), *selected(file), "--", name)
             round_.run(test, (RUST, *words))
+        if sum(round_.tests.values()) == before and test not in round_.failed:
+            print(f"{test}: there is no such test", file=sys.stderr)
+            round_.failed.append(test)
+
+
+def selected(named: str) -> Words:
+    """Return cargo's words for a crate of the workspace, or for a file of the tests of one."""
+    if not named.endswith(".rs"):
+        return ("-p", named if named.startswith("ramlace-") else f"ramlace-{named}")
+    file = ROOT / named
+    root = next((folder for folder in file.parents if (folder / "Cargo.toml").exists()), ROOT)
+    package = tomllib.loads((root / "Cargo.toml").read_text()).get("package", {}).get("name")
+    inside = file.relative_to(root).parts
+    if not file.exists() or package is None or inside[0] != "tests":
+        sys.exit(f"{named} is no file of a crate's tests")
+    return ("-p", package, "--test", inside[1].removesuffix(".rs"))
 
 
 def locked() -> Words:

@@ -1,4 +1,4 @@
-//! Queries: they change nothing. The answer to each is told by its request; those that belong to a subject have that in its file.
+//! Queries: they change nothing. The answer to each is told by its request; where a subject's file lies above this one and has several, they stand there.
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_wire::namespace::{

@@ -22,7 +22,14 @@ fn every_message_stands_in_the_tables_once_with_its_number() {
         Kind::ALL.iter().map(|kind| (format!("{:#06x}", kind.number()), format!("{kind:?}"))).collect();
     told.sort();
     real.sort();
-    assert_eq!(told, real);
+    let missing: Vec<_> = real.iter().filter(|row| !told.contains(row)).collect();
+    let unknown: Vec<_> = told.iter().filter(|row| !real.contains(row)).collect();
+    assert!(missing.is_empty(), "docs/WIRE.md has no row for {missing:?}");
+    assert!(
+        unknown.is_empty(),
+        "docs/WIRE.md has rows for what is no message, or has another number: {unknown:?}"
+    );
+    assert_eq!(told, real, "docs/WIRE.md has a row twice");
 }
 
 #[test]
