@@ -84,21 +84,27 @@ impl Node {
         self.drops != self.shown || self.ends > 0
     }
 
-    /// Takes down an answer. Whether one with a smaller size may be taken in behind it, where this one is to count.
-    fn answer(&mut self, size: u64, may_be_longer: bool) -> bool {
+    /// Takes down that the kernel is given this size. Whether a smaller one may be taken in behind it.
+    fn note(&mut self, size: u64) -> bool {
         let now = Instant::now();
         let is_on_its_way = |(_, at): &(u64, Instant)| now.duration_since(*at) < TAKEN_IN;
         let before = self.least.filter(is_on_its_way);
         let is_alone =
             self.answered.filter(is_on_its_way).is_none() && before.is_none() && !self.is_dropped();
-        let known = self.most;
-        self.most = if is_alone { Some(size) } else { known.map(|most| most.max(size)) };
-        self.answered = Some((size, now));
-        if before.is_none_or(|(least, _)| size <= least) {
+        self.most = if is_alone { Some(size) } else { self.most.map(|most| most.max(size)) };
+        let is_least = before.is_none_or(|(least, _)| size <= least);
+        if is_least {
             self.least = Some((size, now));
-            return false;
         }
-        !may_be_longer && known.is_some_and(|most| size >= most)
+        !is_least
+    }
+
+    /// Takes down an answer. Whether what the kernel has not taken in is to be void before it is shown this size.
+    fn answer(&mut self, size: u64, may_be_longer: bool) -> bool {
+        let most = self.most;
+        let may_shrink = self.note(size);
+        self.answered = Some((size, Instant::now()));
+        may_shrink && !may_be_longer && most.is_some_and(|most| size >= most)
     }
 }
 
@@ -156,8 +162,10 @@ impl Dropped {
 
     /// The kernel is about to be given an entry that leads to a file of this size.
     pub(crate) fn entry(&self, of: u64, bytes: u64) {
-        if let Some(node) = self.state.lock().node(of) {
-            node.answer(bytes, true);
+        let mut state = self.state.lock();
+        // A tree that is walked is larger than the table; it is not searched for room each time.
+        if state.nodes.len() < NODES_MAX || state.nodes.contains_key(&of) {
+            state.nodes.entry(of).or_default().note(bytes);
         }
     }
 
@@ -346,6 +354,10 @@ mod tests {
         assert_eq!(dropped.answer(7, size(2, 0), false), Answering::Plain);
         assert_eq!(dropped.answer(7, size(2, 10), false), Answering::Plain, "it may be taken for 20");
         dropped.entry(7, 0);
+        assert_eq!(dropped.begin(7), Some(10), "an entry is shown before no drop");
+        dropped.entry(7, 0);
+        dropped.entry(8, 5);
+        assert_eq!(dropped.begin(8), None);
         assert!(matches!(dropped.answer(7, size(2, 40), false), Answering::Renew(_)));
     }
 
@@ -374,5 +386,7 @@ mod tests {
         assert_eq!(dropped.state.lock().nodes.len(), 1, "answers make room");
         (0..NODES_MAX as u64).for_each(|node| dropped.end(node));
         assert!(shows(&dropped, 1 << 41, 1) && shows(&dropped, 1 << 42, 1));
+        dropped.entry(1 << 43, 1);
+        assert!(!dropped.state.lock().nodes.contains_key(&(1 << 43)), "an entry needs no room");
     }
 }
