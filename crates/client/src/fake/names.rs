@@ -1,13 +1,15 @@
 //! Names, and open files.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, ServerId, SessionId, Slot};
+use ramlace_wire::delegation::{Change, ChangeMany, Changed, ManyChanged};
+use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::{
     Close, Create, DirectoryEntry, DirectoryPage, EntryLeased, Found, GetAttributes, InodeInfo, Link, Lookup,
     Made, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename,
     SetAttributes, Symlink, Unlink, Unlinked,
 };
 use ramlace_wire::walk::{Walk, Walked};
-use ramlace_wire::{FileKind, Header, Kind, decode_body};
+use ramlace_wire::{ErrorBody, FileKind, Header, Kind, decode_body};
 
 use super::{Done, Inode, SLOTS, State, body, error, new_inode};
 
@@ -117,6 +119,12 @@ impl State {
                 self.remove(id, parent, &name, false)?;
                 body(&Unlinked::default())
             }
+            Kind::ChangeMany => {
+                let many = decode_body::<ChangeMany>(kind, bytes)?;
+                let changed =
+                    many.changes.iter().map(|change| self.one_of_many(id, header, change)).collect();
+                body(&ManyChanged { changed, delegated: None })
+            }
             Kind::Rename => {
                 let Rename { parent, name, new_parent, new_name, .. } = decode_body::<Rename>(kind, bytes)?;
                 self.inode(id, parent)?;
@@ -175,6 +183,23 @@ impl State {
             self.misuse(format!("{inode} was closed twice"));
         }
         error(ErrorKind::BadHandle, "the session does not have it open")
+    }
+
+    fn one_of_many(&mut self, id: ServerId, header: &Header, change: &Change) -> Changed {
+        let key = (header.session, change.sequence);
+        if let Some(reply) = self.replies.get(&key) {
+            return Changed { body: Bytes(reply.clone()), error: None };
+        }
+        let kind = Kind::from_number(change.kind).expect("a client sends what there is");
+        *self.done.entry(kind).or_default() += 1;
+        let header = Header { kind, sequence: change.sequence, ..*header };
+        match self.names(id, &header, &change.body.0, &[]) {
+            Ok((reply, _)) => {
+                self.replies.insert(key, reply.clone());
+                Changed { body: Bytes(reply), error: None }
+            }
+            Err(error) => Changed { body: Bytes::default(), error: Some(ErrorBody::new(&error)) },
+        }
     }
 
     fn look(&mut self, id: ServerId, parent: InodeId, name: &Name) -> Result<Found, Error> {

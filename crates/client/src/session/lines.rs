@@ -102,6 +102,8 @@ pub(crate) struct Control {
     pub(crate) link: Option<Link>,
     /// When a check for a sign of life last failed.
     pub(crate) silent: Option<Instant>,
+    /// What the last check for a call that waits has shown, and when.
+    pub(crate) looked: Option<(bool, Instant)>,
 }
 
 #[derive(Default)]

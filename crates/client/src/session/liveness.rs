@@ -89,9 +89,16 @@ impl Session {
 
     /// Checks for a sign of life of a server that leaves a call unanswered.
     pub(crate) fn lives(&self, server: &Arc<Server>) -> bool {
-        let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
+        let asked = Instant::now();
         let mut control = server.control.lock();
-        self.beat_on(&mut control.link, server, soon).is_ok()
+        // Many threads may ask at once: what one of them has just learned counts for those that waited for it.
+        if let Some((lives, _)) = control.looked.filter(|(_, at)| *at >= asked) {
+            return lives;
+        }
+        let soon = Instant::now() + Duration::from_millis(SIGN_OF_LIFE_MILLIS_MAX);
+        let lives = self.beat_on(&mut control.link, server, soon).is_ok();
+        control.looked = Some((lives, Instant::now()));
+        lives
     }
 
     /// Whether the server of a slot has answered recently.

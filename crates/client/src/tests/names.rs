@@ -49,6 +49,28 @@ fn trees_are_made_listed_and_removed() {
 }
 
 #[test]
+fn files_are_removed_many_at_once_and_each_once_whatever_is_lost() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let faults =
+        [None, Some(Fault::LoseReply), Some(Fault::LoseRequest), Some(Fault::Retry), Some(Fault::Spread)];
+    for (turn, fault) in faults.into_iter().enumerate() {
+        let directory = format!("/{turn}");
+        client.mkdir(&directory, 0o755).unwrap();
+        (0..300).for_each(|file| drop(client.open(format!("{directory}/{file}"), &striped(1)).unwrap()));
+        client.mkdir(format!("{directory}/inner"), 0o755).unwrap();
+        fault.into_iter().for_each(|fault| pool.fault(Kind::ChangeMany, fault));
+        let (before, seen) = (pool.done(Kind::Unlink), pool.seen(Kind::ChangeMany));
+        client.remove_tree(&directory).unwrap();
+        assert_eq!(pool.done(Kind::Unlink) - before, 300, "{turn}");
+        let messages = pool.seen(Kind::ChangeMany) - seen;
+        // The fake lists three entries a page.
+        assert!(messages <= 300 / 3 + 1, "{turn}: {messages}");
+        assert!(!client.exists(&directory).unwrap());
+    }
+}
+
+#[test]
 fn a_part_of_a_directory_is_lost_when_its_slot_knows_nothing_again_and_again() {
     let pool = FakePool::start(1);
     let client = pool.connect();
