@@ -1,11 +1,14 @@
 """One of Debian's MPIs with our library, as tests use it."""
 
+import atexit
 import fcntl
+import functools
 import os
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +35,17 @@ VARIABLES = {
     "FI_SOCKETS_IFACE": "lo",
     "UCX_NET_DEVICES": "lo",
 }
+
+
+@functools.cache
+def temporary() -> str:
+    """Return a directory of this process alone for what MPI's launchers make, with a short name for their sockets.
+
+    Open MPI's jobs of one user share a directory in it, which one that ends removes while another begins.
+    """
+    directory = tempfile.mkdtemp(prefix="rl-mpi-", dir="/tmp")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 # Why something is not here, for those who read why a test was skipped.
@@ -115,7 +129,7 @@ class Mpi:
             env={
                 **os.environ,
                 **VARIABLES,
-                "TMPDIR": "/tmp",
+                "TMPDIR": temporary(),
                 "RAMLACE_MPIIO_LIBRARY": str(self.library),
                 "RAMLACE_MPIIO_REPORT": str(report),
             },

@@ -14,7 +14,17 @@ import pytest
 
 from c_programs import compile_c
 from mount import NewMount
-from mpi_library import HOW_TO_GET, ROOT, SOURCES, STANDARD, STANDARD_COMPILER, VARIABLES, Mpi, installed
+from mpi_library import (
+    HOW_TO_GET,
+    ROOT,
+    SOURCES,
+    STANDARD,
+    STANDARD_COMPILER,
+    VARIABLES,
+    Mpi,
+    installed,
+    temporary,
+)
 from pool import PATIENCE_SECONDS, Pool, binary
 
 CASES = ["offsets", "views", "once", "holes", "shared", "atomic", "wholes", "errors", "large_counts", "many"]
@@ -295,7 +305,7 @@ def test_ranks_go_on_with_the_file_of_one_that_is_killed_with_its_locks_or_a_pla
     words = (str(mpi.program("dying")), what, f"ramlace:{place}/file")
     job = subprocess.run(
         [binary(), "--pool", shared_pool.name, *launcher, *words],
-        env={**os.environ, **VARIABLES, "TMPDIR": "/tmp", "RAMLACE_MPIIO_LIBRARY": str(mpi.library)},
+        env={**os.environ, **VARIABLES, "TMPDIR": temporary(), "RAMLACE_MPIIO_LIBRARY": str(mpi.library)},
         capture_output=True,
         check=False,
         text=True,

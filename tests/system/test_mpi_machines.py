@@ -17,7 +17,7 @@ import pytest
 
 from c_programs import compile_c, flags
 from machines import Lab, Network
-from mpi_library import VARIABLES, Mpi
+from mpi_library import VARIABLES, Mpi, temporary
 from pool import MIB, PATIENCE_SECONDS, binary
 
 # Network namespaces are made by root.
@@ -60,7 +60,13 @@ class Machines:
     def environment(self) -> dict[str, str]:
         """What a program on a machine needs to reach the pool, over the network alone."""
         file = self.lab.hosts[self.hosts[0]].directory / "secret"
-        return {**os.environ, **VARIABLES, "TMPDIR": "/tmp", "RAMLACE_LOCAL": "off", "RAMLACE_SECRET_FILE": str(file)}
+        return {
+            **os.environ,
+            **VARIABLES,
+            "TMPDIR": temporary(),
+            "RAMLACE_LOCAL": "off",
+            "RAMLACE_SECRET_FILE": str(file),
+        }
 
     def address(self) -> str:
         """Where the first server listens."""

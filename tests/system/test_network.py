@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import NewPool
-from mpi_library import VARIABLES, Mpi
+from mpi_library import VARIABLES, Mpi, temporary
 from pool import MIB, PATIENCE_SECONDS, Pool, binary, pattern
 
 SERVER_ADDRESS = "10.219.77.1"
@@ -180,7 +180,7 @@ def test_ranks_in_two_namespaces_share_a_file(net: Net, far_pool: Pool, mpi: Mpi
     }
     variables = {
         **VARIABLES,
-        "TMPDIR": "/tmp",
+        "TMPDIR": temporary(),
         "RAMLACE_LOCAL": "off",
         "RAMLACE_SECRET_FILE": str(far_pool.directory / "secret"),
         "RAMLACE_MPIIO_LIBRARY": str(mpi.library),
