@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp, limits};
-use ramlace_wire::delegation::{Change, ChangeMany, Delegated, ManyChanged};
-use ramlace_wire::inline::{Bytes, InlineWritten, Promote, Promoted, WriteInline};
+use ramlace_wire::delegation::{ChangeMany, Delegated, ManyChanged};
+use ramlace_wire::inline::{InlineWritten, Promote, Promoted, WriteInline};
 use ramlace_wire::namespace::{Close, Create, Opened, SetAttributes};
 use ramlace_wire::{Attributes, Kind, Layout, LayoutHints, Request, decode_body, decode_reply, encode_body};
 
@@ -19,6 +19,7 @@ use crate::names::predicting::KnownSlot;
 use crate::session::behind::{Direct, Kept};
 use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
+use crate::session::many::one_of_many;
 use crate::session::promises::{Promise, Version};
 
 /// A slot whose delegation was refused is not requested again for this long.
@@ -139,16 +140,8 @@ impl Client {
     ) -> Result<(Opened, Option<Box<Delegated>>)> {
         let ticket = self.ticket(slot, deadline)?;
         let lost = std::cell::Cell::new(false);
-        let change = Change {
-            kind: Kind::Create.number(),
-            sequence: ticket.sequence(),
-            outstanding: ticket.outstanding(),
-            at: Timestamp { nanos: 0 },
-            makes: None,
-            body: Bytes(encode_body(request)),
-        };
-        let wanted_for = Some(request.parent);
-        let many = ChangeMany { delegation: 0, changes: vec![change], wanted_for, gives_back: false };
+        let (changes, wanted_for) = (vec![one_of_many(request, &ticket)], Some(request.parent));
+        let many = ChangeMany { delegation: 0, changes, wanted_for, gives_back: false };
         let call = Call { repeated: Some(&lost), ..Call::of_slot(slot, deadline) };
         let answer = self
             .call(&many, &call, |_, received| reply_without_data(received))

@@ -189,7 +189,7 @@ impl Raw<'_> {
         } else {
             let requests: Vec<Unlink> = names.into_iter().map(|name| Unlink { parent, name }).collect();
             let mut rest = requests.iter();
-            let done = session.change_many(parent.slot(), &requests, session.deadline(), |done| {
+            let done = session.change_many(parent.slot(), &requests, |done| {
                 let Unlink { name, .. } = rest.next().expect("one answer for each");
                 match done {
                     Err(error) if matches!(error.kind(), ErrorKind::Redirect(_)) => alone.push(name.clone()),

@@ -19,7 +19,7 @@ use crate::session::sequences::Ticket;
 const CHANGES_AT_ONCE_MAX: usize = 128;
 
 impl Session {
-    /// Makes changes in their order, and calls `done` with what became of each. Only for the pool's owner, and for
+    /// Makes changes in their order, and calls `done` with what became of each; each message has the time of a call. Only for the pool's owner, and for
     /// messages that may come among many ([`ramlace_wire::Row::among_many`]).
     ///
     /// Errors: of a whole message; the changes for which `done` was not called are not made, or in doubt as a
@@ -28,14 +28,14 @@ impl Session {
         self: &Arc<Session>,
         slot: Slot,
         requests: &[R],
-        deadline: Instant,
         mut done: impl FnMut(Result<R::Reply>),
     ) -> Result<()> {
-        let _direct = self.before_asking(slot, R::KIND, deadline)?;
+        let _direct = self.before_asking(slot, R::KIND, self.deadline())?;
         let mut tickets = VecDeque::new();
         let mut at = 0;
         while at < requests.len() {
             let some = &requests[at..requests.len().min(at + CHANGES_AT_ONCE_MAX)];
+            let deadline = self.deadline();
             self.take_tickets(slot, some.len(), deadline, &mut tickets)?;
             let some = &some[..tickets.len()];
             let lost = Cell::new(false);
@@ -87,15 +87,8 @@ impl Session {
         lost: &Cell<bool>,
         deadline: Instant,
     ) -> Result<Vec<Changed>> {
-        let change = |(request, ticket): (&R, &Ticket<'_>)| Change {
-            kind: R::KIND.number(),
-            sequence: ticket.sequence(),
-            outstanding: ticket.outstanding(),
-            at: Timestamp { nanos: 0 },
-            makes: None,
-            body: Bytes(encode_body(request)),
-        };
-        let changes = requests.iter().zip(tickets).map(change).collect();
+        let changes =
+            requests.iter().zip(tickets).map(|(request, ticket)| one_of_many(request, ticket)).collect();
         let many = ChangeMany { delegation: 0, changes, wanted_for: None, gives_back: false };
         let call = Call { repeated: Some(lost), ..Call::of_slot(slot, deadline) };
         let changed = self.call(&many, &call, |_, received| reply_without_data(received))?.changed;
@@ -103,6 +96,18 @@ impl Session {
             return Err(Error::new(ErrorKind::Protocol, "nothing is said of any change"));
         }
         Ok(changed)
+    }
+}
+
+/// A change that was not promised, as it stands among others.
+pub(crate) fn one_of_many<R: Request>(request: &R, ticket: &Ticket<'_>) -> Change {
+    Change {
+        kind: R::KIND.number(),
+        sequence: ticket.sequence(),
+        outstanding: ticket.outstanding(),
+        at: Timestamp { nanos: 0 },
+        makes: None,
+        body: Bytes(encode_body(request)),
     }
 }
 
