@@ -90,7 +90,7 @@ impl Guard {
     pub fn tell(&self, parts: &[IoSlice<'_>]) -> Result<std::result::Result<(), Errno>> {
         let message: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         if message.len() > MESSAGE_BYTES_MAX {
-            let text = format!("{} bytes are too many to be told by way of a guard", message.len());
+            let text = format!("{} bytes are too many to be sent through a guard", message.len());
             return Err(Error::new(ErrorKind::TooLarge, text));
         }
         for _ in 0..ATTEMPTS_MAX {

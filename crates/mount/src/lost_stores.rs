@@ -56,7 +56,7 @@ impl LostStores {
         }
         if let Some((other, lost)) = dropped {
             let forgotten = format!(
-                "the {} lost bytes of inode {other} are told by no error any more: too many files have some",
+                "the {} lost bytes of inode {other} are reported by no error any more: too many files have some",
                 lost.bytes()
             );
             said = Some(said.map_or(forgotten.clone(), |said| format!("{said}; {forgotten}")));

@@ -230,7 +230,7 @@ fn kernel_options(options: &MountOptions) -> ramlace_fuse::MountOptions {
 /// Fails if a mount cannot be strict.
 fn check_strict(session: &Session, options: &MountOptions) -> Result<()> {
     if options.passthrough {
-        let text = "a mount is either strict or has --passthrough: nobody hears what is stored into files that the kernel has";
+        let text = "a mount is either strict or has --passthrough: stores into files that the kernel serves itself are not seen";
         return Err(Error::new(ErrorKind::Invalid, text));
     }
     if !session.has_direct_io_mmap() {

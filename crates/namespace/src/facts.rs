@@ -198,7 +198,7 @@ impl SlotState {
         };
         for (slot, number) in &self.unfinished {
             if !decisions.contains(&(*slot, *number)) && !asked(*slot, *number) {
-                let text = format!("{} never tells {slot} how operation {number} has ended", self.slot);
+                let text = format!("{} never notifies {slot} how operation {number} has ended", self.slot);
                 troubles.push(stuck(text));
             }
         }
@@ -245,7 +245,7 @@ impl SlotState {
                     }
                 }
                 if file.open_cuts().any(|delivery: DeliveryId| self.outbox.get(delivery).is_none()) {
-                    let text = format!("a lane of inode {id} is never told of its truncation");
+                    let text = format!("a lane of inode {id} is never notified of its truncation");
                     tell(TroubleKind::OperationStuck, text);
                 }
             }

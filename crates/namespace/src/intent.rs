@@ -173,7 +173,7 @@ impl SlotState {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "{} operations across servers are not settled yet; see `ramlace status`",
+                    "{} operations across servers are not decided yet; see `ramlace status`",
                     self.unfinished.len()
                 ),
             ));

@@ -36,7 +36,9 @@ impl SlotState {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         if file.rules.mode == Some(Mode::Strict) {
-            let text = format!("file {id} is strict: what is stored there has to be heard of");
+            let text = format!(
+                "file {id} is strict: the kernel cannot serve it by itself, because each store must be seen"
+            );
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         match self.sessions.get(&session).and_then(|session| session.open.get(&id)) {

@@ -12,7 +12,7 @@ use ramlace_wire::chunk::{AllocateLane, CountLane, PunchChunk, SeekLane};
 use ramlace_wire::cluster::{ForgetServer, Forgotten, JoinPool};
 use ramlace_wire::coordination::{ChangeCell, NoteChange, WatchChange};
 use ramlace_wire::delegation::ChangeMany;
-use ramlace_wire::keys::{ChangeKeys, HearKeyBook, HostKeyId, RotateSecret};
+use ramlace_wire::keys::{AdoptKeyBook, ChangeKeys, HostKeyId, RotateSecret};
 use ramlace_wire::leases::{LeaseAttributes, LeaseName, RenewLeases};
 use ramlace_wire::listen::Listen;
 use ramlace_wire::locks::{EndLockWait, FindDeadlock, ListLockWaits};
@@ -275,8 +275,8 @@ async fn serve_small(
         }
         Kind::ListKeys => Ok(encode_body(&server.list_keys())),
         Kind::GetKeyBook => Ok(encode_body(server.keys.keys().book())),
-        Kind::HearKeyBook => {
-            let request: HearKeyBook = decode_body(kind, body)?;
+        Kind::AdoptKeyBook => {
+            let request: AdoptKeyBook = decode_body(kind, body)?;
             server.adopt_key_book(request.book, proved).map(|()| encode_body(&()))
         }
         Kind::PunchChunk => {

@@ -38,7 +38,7 @@ pub async fn serve(server: Rc<Server>, address: String, listener: Result<TcpList
     let listener = match listener {
         Ok(listener) => listener,
         Err(error) => {
-            eprintln!("ramlace: no metrics are told until this works: {error}");
+            eprintln!("ramlace: no metrics are served until this works: {error}");
             loop {
                 tokio::time::sleep(LISTEN_PAUSE).await;
                 if let Ok(listener) = listen(&address).await {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
 use ramlace_transport::{Proved, Secret};
 use ramlace_wire::keys::{
-    ChangeKeys, GetKeyBook, HearKeyBook, HostKeyId, HostSession, KeyBook, KeyChange, KeyText, KeysChanged,
+    AdoptKeyBook, ChangeKeys, GetKeyBook, HostKeyId, HostSession, KeyBook, KeyChange, KeyText, KeysChanged,
     KeysListed, RotateSecret, Rotation, SecretBytes, SecretRotated,
 };
 use ramlace_wire::{Header, Request};
@@ -216,11 +216,11 @@ impl Server {
     /// Another server has sent the book.
     pub fn adopt_key_book(self: &Rc<Self>, book: KeyBook, teller: &Proved) -> Outcome<()> {
         if self.config.options.coordinator.is_none() || !self.keys.keys().is_newest(teller) {
-            let text = "the key book is kept by server 0, which tells of it by the newest secret";
+            let text = "the key book is kept by server 0, which sends it under the newest secret";
             return Err(Error::new(ErrorKind::Denied, text).into());
         }
         if !book.is_possible() {
-            return Err(Error::new(ErrorKind::Protocol, "it tells of a key book that cannot be").into());
+            return Err(Error::new(ErrorKind::Protocol, "the key book that it sends is not valid").into());
         }
         self.go_by_book(book)?;
         Ok(self.keep_secret_file()?)
@@ -295,7 +295,7 @@ async fn tell_one(server: Rc<Server>, other: ServerId) {
         };
         let book = server.keys.keys().book().clone();
         let version = book.version;
-        match server.peers.call(&map, other, &HearKeyBook { book }).await {
+        match server.peers.call(&map, other, &AdoptKeyBook { book }).await {
             Ok(()) => {
                 server.keys.informed.borrow_mut().insert(other, version);
                 if let Err(error) = server.use_next_when_known() {

@@ -22,7 +22,7 @@ const NO_LIES: [Kind; 7] = [
     Kind::ForgetServer,
     Kind::ChangeKeys,
     Kind::RotateSecret,
-    Kind::HearKeyBook,
+    Kind::AdoptKeyBook,
     Kind::JoinPool,
     Kind::OpenSession,
 ];

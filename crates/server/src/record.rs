@@ -290,7 +290,7 @@ fn put<T: Serialize>(into: Vec<u8>, body: &T) -> Vec<u8> {
 fn take<T: DeserializeOwned>(body: &[u8]) -> Result<T, &'static str> {
     match postcard::take_from_bytes(body) {
         Ok((value, [])) => Ok(value),
-        Ok(_) => Err("a record is longer than what it tells"),
+        Ok(_) => Err("a record is longer than its content"),
         Err(_) => Err("a record cannot be decoded"),
     }
 }

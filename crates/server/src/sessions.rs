@@ -67,7 +67,7 @@ impl Sessions {
             }
             None => Err(Error::new(
                 ErrorKind::Stale,
-                "the session has ended: it was closed, or not heard for too long; connect again",
+                "the session has ended: it was closed, or showed no sign of life for too long; connect again",
             )),
         }
     }

@@ -11,7 +11,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Errors: `Unsupported` where the kernel does not tell it.
 pub fn this_host() -> Result<HostId> {
     let refuse = |why: &str| {
-        let text = format!("the kernel does not tell this machine's boot id: {BOOT_ID} {why}");
+        let text = format!("the kernel does not give this machine's boot id: {BOOT_ID} {why}");
         Error::new(ErrorKind::Unsupported, text)
     };
     let text =

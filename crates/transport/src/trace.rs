@@ -29,7 +29,7 @@ pub fn begin() {
                 let _ = tracing_subscriber::registry().with(lines).with(targets).try_init();
             }
             Err(error) => {
-                eprintln!("ramlace: {LOG_VARIABLE}='{wanted}' cannot be read, so nothing is told: {error}")
+                eprintln!("ramlace: {LOG_VARIABLE}='{wanted}' cannot be read, so nothing is logged: {error}")
             }
         }
     });

@@ -54,7 +54,7 @@ fn decode_part<'bytes, T: DeserializeOwned>(
     postcard::take_from_bytes(bytes).map_err(|error| {
         Error::new(
             ErrorKind::Protocol,
-            format!("a {kind:?} message tells {what}, and that makes no sense: {error}"),
+            format!("a {kind:?} message carries {what}, and that makes no sense: {error}"),
         )
     })
 }

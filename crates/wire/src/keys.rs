@@ -246,13 +246,13 @@ impl Request for GetKeyBook {
 
 /// The coordinator's server sends another the book. Answered when it is in force there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HearKeyBook {
+pub struct AdoptKeyBook {
     /// The book.
     pub book: KeyBook,
 }
 
-impl Request for HearKeyBook {
-    const KIND: Kind = Kind::HearKeyBook;
+impl Request for AdoptKeyBook {
+    const KIND: Kind = Kind::AdoptKeyBook;
     type Reply = ();
 }
 

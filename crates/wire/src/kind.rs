@@ -79,7 +79,7 @@ messages! {
     /// The pool's secrets, and which keys of hosts were revoked.
     GetKeyBook = 0x0109, PEER;
     /// Coordinator to server: there is a newer key book.
-    HearKeyBook = 0x010a, PEER;
+    AdoptKeyBook = 0x010a, PEER;
     /// The key book, and the keys of a server's sessions.
     ListKeys = 0x010b, OWNER;
     /// Change the pool's secret.

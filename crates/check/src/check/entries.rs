@@ -20,7 +20,7 @@ impl Check<'_> {
         self.checked.counts.entries += 1;
         let EntryFacts { directory, inode, name, .. } = facts;
         if facts.misplaced {
-            let text = format!("'{name}' in directory {directory} lies where nobody looks for it");
+            let text = format!("'{name}' in directory {directory} is in a slot that no lookup of it asks");
             self.find_entry(FindingKind::EntryMisplaced, server, facts, text);
         }
         self.check_neighbours(server, facts);

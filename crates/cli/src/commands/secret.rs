@@ -80,7 +80,10 @@ fn tell(rotated: &SecretRotation, output: &mut Output) -> Done {
     })?;
     if !rotated.untold.is_empty() {
         let names: Vec<String> = rotated.untold.iter().map(ServerId::to_string).collect();
-        output.note(format_args!("still to hear of it, or to write it into its file: {}", names.join(", ")));
+        output.note(format_args!(
+            "servers that have yet to receive it, or to write it into their file: {}",
+            names.join(", ")
+        ));
     }
     match (rotated.rotation, file) {
         (Rotation::Coming, _) => {}

@@ -137,7 +137,7 @@ fn late(left: Result<BarrierLeft>, parties: u32, timeout: Duration) -> Error {
             text
         }
         Err(error) => format!(
-            "not all of {parties} members have come within {timeout:?}; who is missing cannot be told, because {}",
+            "not all of {parties} members have come within {timeout:?}; which of them are missing is not known, because {}",
             error.message()
         ),
     };

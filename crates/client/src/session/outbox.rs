@@ -172,7 +172,7 @@ impl Telling {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let text = format!("{home} did not hear in time what it has to hear first");
+                let text = format!("{home} did not acknowledge in time what it must receive before this");
                 return Some(Err(Error::new(ErrorKind::TimedOut, text)));
             }
             outcome = self.over.wait_timeout(outcome, left);

@@ -74,7 +74,7 @@ impl Session {
             };
             let outcome = self.tell_all_of(&sending, Some(round), in_time);
             if let Err(error) = &outcome {
-                tracing::debug!(target: "ramlace::client", %error, "a home did not hear what it is owed");
+                tracing::debug!(target: "ramlace::client", %error, "a home did not acknowledge what is pending for it");
             }
             sending.end(&outcome, false);
         }

@@ -180,7 +180,7 @@ messages! {
     listen: Listen;
     permit: GetPermit;
     cluster: GetMap, JoinPool, ForgetServer;
-    keys: ChangeKeys, GetKeyBook, HearKeyBook, ListKeys, RotateSecret;
+    keys: ChangeKeys, GetKeyBook, AdoptKeyBook, ListKeys, RotateSecret;
     mend: Mend, MendLanes, QueryOperations;
     check: CheckStore, CheckLanes, CheckSlots, CheckInodes, CheckEntries;
     chunk: ReadChunk, WriteChunk, ExtendChunk, PunchChunk, GrantLane, GrantPassthrough, AllocateLane, CountLane, SeekLane;

@@ -459,7 +459,7 @@ fields! {
     ChangeKeys { change }
     KeysChanged { entry, line, untold }
     GetKeyBook {}
-    HearKeyBook { book }
+    AdoptKeyBook { book }
     ListKeys {}
     HostSession { key, session }
     KeysListed { hosts, sessions }
