@@ -58,6 +58,7 @@ def positive(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value) and value > 0
 
 
+@pytest.mark.long
 def test_a_quick_run_yields_every_figure_beside_its_limit(tmp_path: Path) -> None:
     target = tmp_path / "bench.json"
     done = run("--quick", "--json", str(target))

@@ -86,7 +86,7 @@ def lines_of(out):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if line[:1] == "|"]
 
 
-@pytest.mark.parametrize("servers", [3, 1])
+@pytest.mark.parametrize("servers", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_the_demo_agrees_with_numpy_and_tells_the_same_everywhere(environment, tmp_path, servers):
     values = np.random.default_rng(5).normal(size=(5000, 13))
     values[values > 2] = np.nan
@@ -169,6 +169,7 @@ def test_without_fuse_the_demo_does_the_rest_and_says_so(environment, tmp_path):
     nothing_is_left(environment, tmp_path / "out")
 
 
+@pytest.mark.long
 def test_the_default_data_fills_the_size_asked_for(environment, tmp_path):
     demo = start(environment, tmp_path, "--rows", 20_000, "--cols", 30)
     _, err = demo.communicate(timeout=120)
@@ -213,7 +214,15 @@ def start_long(environment, cwd):
     return start(environment, cwd, "--input", "m.npy", "--repeat", REPEAT)
 
 
-@pytest.mark.parametrize("moment", ["local disk", "over TCP", "native arrays", "mount, cold", "mount, warm"])
+# Each moment is a whole demo.
+MOMENTS = [
+    *(pytest.param(moment, marks=pytest.mark.long) for moment in ("local disk", "native arrays", "mount, cold")),
+    "over TCP",
+    "mount, warm",
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_worker_is_named_and_everything_is_cleaned_up(environment, tmp_path, moment):
     if "mount" in moment and why_no_mount():
         pytest.skip(why_no_mount())
