@@ -18,8 +18,8 @@ use ramlace_wire::peer::{InodeAnswer, QueryInode};
 use ramlace_wire::{ClusterMap, HostId, Layout, PoolId, ServerEntry};
 
 use crate::dice::Dice;
+use crate::pool::WHO;
 use crate::tally::tally;
-use crate::world::WHO;
 use lanes::Server;
 use model::{Cutting, File};
 

@@ -7,7 +7,7 @@ use ramlace_wire::namespace::Lookup;
 
 use super::client::{Failure, session};
 use super::{Event, Run};
-use crate::world::WHO;
+use crate::pool::WHO;
 
 /// What a server does with what it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use ramlace_lanes::StoreStep;
 use ramlace_namespace::DeliveryId;
 use ramlace_slot::{Effects, SlotChange, SlotValue};
 
-use crate::world::Bug;
+use super::Bug;
 
 /// What of a slot outlives the process.
 #[derive(Default)]

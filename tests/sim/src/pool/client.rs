@@ -11,8 +11,8 @@ use ramlace_wire::namespace::{
     Close, Create, LayoutWish, Link, MakeDirectory, RemoveDirectory, Rename, RenameMode, Truncate, Unlink,
 };
 
+use super::{Message, SLOTS};
 use crate::dice::Dice;
-use crate::world::{Message, SLOTS};
 
 /// Operations of one client.
 const OPERATIONS: u32 = 60;

@@ -10,11 +10,11 @@ use ramlace_wire::inline::ReadInline;
 use ramlace_wire::namespace::{Lookup, ReadDirectory};
 use ramlace_wire::{Chain, ClusterMap, PoolId};
 
-use crate::client::{File, Place};
-use crate::world::{Bug, SLOTS, World};
+use super::client::{File, Place};
+use super::{Bug, SLOTS, World};
 
 impl World {
-    pub(crate) fn finish(&mut self) -> Result<(), String> {
+    pub(super) fn finish(&mut self) -> Result<(), String> {
         self.calm_down()?;
         self.check_clients()?;
         self.end_sessions();

@@ -1,0 +1,88 @@
+//! Bytes of lanes: what clients write there, and how a lane comes to know its file's generation.
+
+use ramlace_base::{Result as Outcome, Sequence, SessionId, Slot};
+use ramlace_lanes::{LaneChange, LaneTable};
+use ramlace_layout::lane_slot;
+use ramlace_namespace::Reply;
+use ramlace_slot::SlotChange;
+use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::peer::{InodeAnswer, QueryInode};
+
+use super::{Bug, Message, SLOTS, World};
+
+impl World {
+    pub(super) fn ask_home(&self, request: QueryInode) -> Outcome<InodeAnswer> {
+        self.query(request.inode.slot(), &request)
+    }
+
+    pub(super) fn lanes<T>(&mut self, slot: Slot, ask: impl FnOnce(&LaneTable) -> T) -> T {
+        let home = self.home(slot);
+        ask(self.servers[home].value_mut(slot).lanes())
+    }
+
+    pub(super) fn change_lane(&mut self, slot: Slot, change: LaneChange) {
+        self.commit(slot, &SlotChange::Lane(change));
+    }
+
+    /// A write into a lane: done once, and never when its client has gone on.
+    pub(super) fn written(&mut self, message: &Message) {
+        let Message::Write { client, target, sequence, offset, byte, life } = *message else { return };
+        let (home, session) = (self.home(target.slot), self.clients[client].session());
+        // Bytes come by a connection, which dies with the process.
+        let is_there = self.servers[home].is_up() && self.servers[home].life == life;
+        if !is_there || self.servers[home].ended.contains(&session) {
+            return;
+        }
+        // One operation after the other, as with names.
+        let below = sequence;
+        let done = self.servers[home].value_mut(target.slot).is_done(session, sequence, below);
+        match done {
+            Ok(true) => {}
+            Ok(false) => {
+                if self.write(&target, session, sequence, offset, byte).is_err() {
+                    return;
+                }
+            }
+            Err(_) if self.bug == Bug::TakesLateWrites => {
+                let bytes = self.servers[home].store.entry(target.lane).or_default();
+                put(bytes, offset, byte);
+                return;
+            }
+            Err(_) => return,
+        }
+        self.send(Message::Answered { client, sequence, outcome: Box::new(Ok(Reply::Done)) });
+    }
+
+    fn write(
+        &mut self,
+        target: &LaneTarget,
+        session: SessionId,
+        sequence: Sequence,
+        offset: usize,
+        byte: u8,
+    ) -> Outcome<()> {
+        let missed = self.lanes(target.slot, |lanes| lanes.missed_since(target.lane, target.generation));
+        if let Some(since) = missed {
+            let answer = self.ask_home(QueryInode { inode: target.lane.inode, since })?;
+            assert_eq!(lane_slot(&answer.layout, target.lane.lane, SLOTS.into()), target.slot);
+            let absent = ramlace_cluster::Absent::Hole;
+            let change =
+                self.lanes(target.slot, |lanes| lanes.bring_up(target, &answer, SLOTS.into(), absent))?;
+            self.change_lane(target.slot, change);
+        }
+        self.lanes(target.slot, |lanes| lanes.standing(target.lane, target.generation))?;
+        let home = self.home(target.slot);
+        put(self.servers[home].store.entry(target.lane).or_default(), offset, byte);
+        let range = ramlace_base::ByteRange { start: offset as u64, end: offset as u64 + 1 };
+        let change = self.lanes(target.slot, |lanes| lanes.finish(target, range, (session, sequence)))?;
+        self.change_lane(target.slot, change);
+        Ok(())
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, offset: usize, byte: u8) {
+    if bytes.len() <= offset {
+        bytes.resize(offset + 1, 0);
+    }
+    bytes[offset] = byte;
+}
