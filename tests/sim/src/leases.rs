@@ -1,6 +1,9 @@
 //! Leases in virtual time: one server with the tables that servers have ([`ramlace_namespace::leases`], [`ramlace_server::pure`]), mounts with
 //! theirs ([`ramlace_mount::believed`], [`ramlace_client::pure`]), and a network that delays, reorders and cuts. Requests of one connection come in their order, those of different ones in any.
 //!
+//! The pool's world ([`crate::run`]) has these tables among operations of several slots, logs and deliveries. This one stays for what that has not: sessions
+//! that end, and answers that are looked at every 5 ms, so that a lease or a session that lasts a moment too long is seen.
+//!
 //! What holds: nobody believes what an answer that has left contradicts; an answer waits for holders for 750 ms at the most; a lease is
 //! believed for 500 ms, or as long as it is renewed; a session ends 10 s after it was last heard, and not before, whether it has anything to say or
 //! not. A [`LeaseBug`] planted in what a server or a holder owes the table must be found.

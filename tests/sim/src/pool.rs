@@ -1,31 +1,40 @@
 //! A whole pool: the values of slots that servers run ([`ramlace_slot`]), the deliveries between them, clients that repeat what
-//! they were not answered, a network that delays, loses and repeats, and servers that die at any moment and begin again from snapshots
-//! and logs.
+//! they were not answered, a network that delays, loses, repeats and cuts, and servers that die at any moment and begin again from snapshots
+//! and logs. Servers have the tables of leases and a gate for answers ([`ramlace_namespace::leases`]), clients a mount that keeps and a
+//! kernel that believes ([`ramlace_mount::believed`], [`ramlace_client::pure`]).
 //!
 //! What holds: a client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
-//! what it was; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
+//! what it was; nobody believes what an answer that has left contradicts, whoever dies or is stopped meanwhile, and no answer waits
+//! for holders for more than 750 ms; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
 //! A [`Bug`] planted in what a server or a client owes the code that decides must be found.
 
 mod client;
 mod delivering;
 mod finish;
+mod gate;
 mod lanes;
+mod mount;
 mod server;
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Result as Outcome, Sequence, SessionId, Slot, Timestamp};
+use ramlace_base::{
+    Epoch, Error, ErrorKind, InodeId, Result as Outcome, Sequence, SessionId, Slot, Timestamp,
+};
+use ramlace_mount::believed::Asked;
 use ramlace_namespace::{
     AskedBy, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
 };
 use ramlace_slot::{Effects, SlotBirth, SlotChange};
-use ramlace_wire::Credentials;
 use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::leases::LeasesRenewed;
+use ramlace_wire::{Attributes, Credentials};
 
 use crate::agenda::Agenda;
 use crate::dice::Dice;
 use crate::tally::tally;
 use client::Client;
+use mount::News;
 use server::Server;
 
 /// Slots of the pool.
@@ -33,9 +42,12 @@ pub const SLOTS: u16 = 8;
 /// Whose pool it is.
 pub const WHO: Credentials = Credentials::new(1000, 1000);
 /// After so long a client asks again, and a server delivers again.
-const PATIENCE_MILLIS: u64 = 120;
+const PATIENCE_MILLIS: u64 = 200;
 /// The longest way of a message.
 const DELAY_MILLIS_MAX: u64 = 80;
+/// A process lives at least so long, and up to so much longer.
+const DEATH_MILLIS_MIN: u64 = 500;
+const DEATH_MILLIS_MORE: u64 = 5_000;
 /// Nothing takes longer than this once the network is good.
 const END_MILLIS_MAX: u64 = 60_000;
 /// More than this happens only where somebody repeats itself for ever.
@@ -70,11 +82,35 @@ pub enum Bug {
     FillsTwice,
     /// A client believes the answer to an operation for that to the next.
     MistakesAnswers,
+    /// A server answers changes while somebody believes otherwise.
+    AnswersAtOnce,
+    /// Answers to queries do not wait, those to changes do.
+    ShowsAtOnce,
+    /// A server answers others' parts of operations while somebody believes otherwise.
+    PeersAnswerAtOnce,
+    /// A server waits for holders for as long as they count, and no margin.
+    WaitsTooShort,
+    /// A server counts what was told as done.
+    TellsOnce,
+    /// A server takes a holder for the session that made the change.
+    TakesHolderForChanger,
+    /// A new life answers before what the last one gave is over.
+    NewLifeDoesNotWait,
+    /// A holder counts a lease from the answer on, and what was recalled only since then.
+    CountsFromTheAnswer,
+    /// A holder acknowledges, and drops a moment later.
+    AcknowledgesFirst,
+    /// A holder takes a renewal for good whatever it has yet to hear.
+    RenewsWhatIsRecalled,
+    /// A holder takes the renewal of one life for the leases of another.
+    RenewsOverLives,
+    /// A holder believes a lease for twice its time.
+    BelievesTwiceAsLong,
 }
 
 impl Bug {
     /// All that can be planted.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 24] = [
         Bug::AnswersBeforeTheLog,
         Bug::ReplaysWhatTheSnapshotHas,
         Bug::SnapshotIsOld,
@@ -87,6 +123,18 @@ impl Bug {
         Bug::EndsSessionsInOneSlot,
         Bug::FillsTwice,
         Bug::MistakesAnswers,
+        Bug::AnswersAtOnce,
+        Bug::ShowsAtOnce,
+        Bug::PeersAnswerAtOnce,
+        Bug::WaitsTooShort,
+        Bug::TellsOnce,
+        Bug::TakesHolderForChanger,
+        Bug::NewLifeDoesNotWait,
+        Bug::CountsFromTheAnswer,
+        Bug::AcknowledgesFirst,
+        Bug::RenewsWhatIsRecalled,
+        Bug::RenewsOverLives,
+        Bug::BelievesTwiceAsLong,
     ];
 }
 
@@ -105,6 +153,16 @@ tally! {
         deaths,
         /// Records that a life has read again.
         replayed,
+        /// Times that something was believed without a request.
+        believed,
+        /// The same by a renewal.
+        renewed,
+        /// Answers that waited for a holder.
+        waited,
+        /// Recalls that were told.
+        recalled,
+        /// Connections on which a client listened that were cut.
+        cut,
     }
 }
 
@@ -116,11 +174,23 @@ pub enum Message {
     /// A client writes into a lane.
     Write { client: usize, target: LaneTarget, sequence: Sequence, offset: usize, byte: u8, life: u64 },
     /// A client is answered.
-    Answered { client: usize, sequence: Sequence, outcome: Box<Outcome<Reply>> },
+    Answered { client: usize, sequence: Sequence, outcome: Box<Outcome<Reply>>, of_lane: bool },
     /// A slot owes another this.
     Owed { from: Slot, delivery: DeliveryId, message: Box<Delivery> },
     /// What became of it.
     Done { from: Slot, delivery: DeliveryId, answer: Box<DeliveryAnswer> },
+    /// A client asks for attributes, with a lease.
+    Read { client: usize, inode: InodeId, asked: Asked },
+    /// They come.
+    Shown { client: usize, session: SessionId, attributes: Box<Attributes>, leased: bool, asked: Asked },
+    /// A client asks a server to renew its leases.
+    Renew { client: usize, server: usize, left: u64 },
+    /// It does, or not.
+    Renewed { client: usize, session: SessionId, server: usize, told: LeasesRenewed, left: u64 },
+    /// A client asks for news, and has done recalls up to a number. It goes by a connection to one life; by which it has heard from another.
+    Listen { client: usize, server: usize, connection: u64, to_life: u64, acknowledged: u64, life: u64 },
+    /// What there is.
+    News { client: usize, server: usize, connection: u64, life: u64, recalls: Vec<(u64, InodeId)> },
 }
 
 enum Event {
@@ -135,6 +205,27 @@ enum Event {
     Dies(usize),
     Begins(usize),
     Snapshot(usize),
+    /// A server looks whom it has waited for long enough.
+    Wakes(usize),
+    /// A client listens on a new connection.
+    Connects {
+        client: usize,
+        server: usize,
+    },
+    /// A program looks at attributes.
+    Looks {
+        client: usize,
+    },
+    /// A client has dropped what it was told to drop.
+    Handles {
+        client: usize,
+        news: News,
+    },
+    /// It drops what it should have dropped before: a bug.
+    DropsLate {
+        client: usize,
+        inode: InodeId,
+    },
 }
 
 /// Everything.
@@ -148,6 +239,12 @@ pub struct World {
     on_their_way: u64,
     /// Nothing is lost, comes twice or dies any more.
     calm: bool,
+    /// The states that inodes have had, of those that somebody has read; `None`: it is gone.
+    states: BTreeMap<InodeId, Vec<Option<Attributes>>>,
+    /// Those that the last records have changed.
+    changed: Vec<InodeId>,
+    /// The newest state of each that an answer which has left shows.
+    shown: BTreeMap<InodeId, usize>,
     tally: Tally,
 }
 
@@ -175,13 +272,17 @@ impl World {
             agenda: Agenda::default(),
             on_their_way: 0,
             calm: false,
+            states: BTreeMap::new(),
+            changed: Vec::new(),
+            shown: BTreeMap::new(),
             tally: Tally::default(),
             dice,
         };
         for server in 0..servers {
             world.servers[server].slots = Some(BTreeMap::new());
             world.agenda.after(PATIENCE_MILLIS, Event::Delivers(server));
-            let (death, snapshot) = (200 + world.dice.roll(2000), 50 + world.dice.roll(200));
+            let (death, snapshot) =
+                (DEATH_MILLIS_MIN + world.dice.roll(DEATH_MILLIS_MORE), 50 + world.dice.roll(200));
             world.agenda.after(death, Event::Dies(server));
             world.agenda.after(snapshot, Event::Snapshot(server));
         }
@@ -189,7 +290,7 @@ impl World {
             let (began, owner) = (Epoch(1), WHO.owner());
             let birth =
                 SlotBirth { slots: SLOTS.into(), began, hash_seed: 42, owner, now: Timestamp { nanos: 1 } };
-            world.commit(Slot(slot), &SlotChange::Born(birth));
+            world.commit(Slot(slot), &SlotChange::Born(birth)).expect("nobody waits yet");
         }
         world
     }
@@ -225,8 +326,12 @@ impl World {
             let delay = 1 + self.dice.roll(6 * DELAY_MILLIS_MAX);
             self.arrives_after(delay, message.clone());
         }
-        let delay = 1 + self.dice.roll(DELAY_MILLIS_MAX);
+        let delay = self.delay();
         self.arrives_after(delay, message);
+    }
+
+    fn delay(&mut self) -> u64 {
+        1 + self.dice.roll(DELAY_MILLIS_MAX)
     }
 
     fn arrives_after(&mut self, delay: u64, message: Message) {
@@ -238,6 +343,8 @@ impl World {
     pub(super) fn run(&mut self) -> Result<(), String> {
         for client in 0..self.clients.len() {
             self.go_on(client);
+            (0..self.servers.len()).for_each(|server| self.connects(client, server));
+            self.agenda.after(1, Event::Looks { client });
         }
         while self.clients.iter().any(|client| !client.is_done()) {
             self.step()?;
@@ -264,7 +371,9 @@ impl World {
     fn is_busy(&self) -> bool {
         let values = self.servers.iter().flat_map(|server| server.slots.iter().flatten());
         let mut names = values.filter_map(|(_, value)| value.names());
-        names.any(|names| names.open_deliveries().next().is_some()) || self.on_their_way > 0
+        names.any(|names| names.open_deliveries().next().is_some())
+            || self.on_their_way > 0
+            || self.servers.iter().any(|server| !server.gate.is_empty())
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -276,7 +385,7 @@ impl World {
         match event {
             Event::Arrives(message) => {
                 self.on_their_way -= 1;
-                self.arrive(message)?;
+                self.arrive_awake(message)?;
             }
             Event::Polls { client, sequence } => self.poll(client, sequence),
             Event::Delivers(server) => {
@@ -286,10 +395,10 @@ impl World {
             Event::Dies(server) => {
                 if !self.calm {
                     self.tally.deaths += 1;
-                    self.servers[server].die();
+                    self.dies(server);
                     let away = 1 + self.dice.roll(400);
                     self.agenda.after(away, Event::Begins(server));
-                    let death = away + 200 + self.dice.roll(3000);
+                    let death = away + DEATH_MILLIS_MIN + self.dice.roll(DEATH_MILLIS_MORE);
                     self.agenda.after(death, Event::Dies(server));
                 }
             }
@@ -300,15 +409,29 @@ impl World {
                 let next = 20 + self.dice.roll(200);
                 self.agenda.after(next, Event::Snapshot(server));
             }
+            Event::Wakes(server) => self.wakes(server)?,
+            Event::Connects { client, server } => self.connects(client, server),
+            Event::Looks { client } => self.looks(client)?,
+            Event::Handles { client, news } => self.handles(client, news),
+            Event::DropsLate { client, inode } => self.drops_late(client, inode),
         }
         Ok(())
+    }
+
+    /// A process ends, with its answers and its connections.
+    fn dies(&mut self, server: usize) {
+        self.servers[server].die();
+        for client in 0..self.clients.len() {
+            self.agenda.after(1, Event::Connects { client, server });
+        }
     }
 
     fn begin(&mut self, server: usize) -> Result<(), String> {
         if self.servers[server].is_up() {
             return Ok(());
         }
-        self.tally.replayed += self.servers[server].begin(self.bug)?;
+        let now = self.now();
+        self.tally.replayed += self.servers[server].begin(now, self.bug)?;
         self.deliver(server);
         Ok(())
     }
@@ -316,6 +439,10 @@ impl World {
     /// A client polls whether it was answered, and asks again.
     fn poll(&mut self, client: usize, sequence: Sequence) {
         let Some(asked) = self.clients[client].under_way(sequence) else { return };
+        let stopped_until = self.clients[client].mount.stopped_until;
+        if self.now() < stopped_until {
+            return self.agenda.at(stopped_until, Event::Polls { client, sequence });
+        }
         let message =
             if self.bug == Bug::RetriesWithANewNumber { self.clients[client].renumber() } else { asked };
         self.ask(client, message);
@@ -331,18 +458,33 @@ impl World {
     }
 
     /// Writes a record of a slot whose server is there, and sends what follows from it; what a peer is answered.
-    pub(super) fn commit(&mut self, slot: Slot, change: &SlotChange) -> Option<Outcome<DeliveryAnswer>> {
+    pub(super) fn commit(
+        &mut self,
+        slot: Slot,
+        change: &SlotChange,
+    ) -> Result<Option<Outcome<DeliveryAnswer>>, String> {
         let home = self.home(slot);
         let Effects { names, .. } = self.servers[home].commit(slot, change, self.bug);
+        self.note_states(slot);
         let mut answer = None;
         for effect in names {
+            self.recall(home, &effect);
             match effect {
                 Effect::Reply { token, outcome } => {
                     let client = self.clients.iter().position(|client| client.session() == token.session);
-                    if let Some(client) = client {
-                        let outcome = Box::new(outcome);
-                        self.send(Message::Answered { client, sequence: token.sequence, outcome });
-                    }
+                    let Some(client) = client else { continue };
+                    // Of what the client has had the answer to before, this is a copy; and of other slots it shows what it has
+                    // changed there, but not what others have since.
+                    let is_news = outcome.is_ok() && token.sequence == self.clients[client].sequence();
+                    let changing = self.clients[client].mount.changing.iter();
+                    let changes = changing.filter(|inode| is_news && inode.slot() == slot);
+                    let shows = self.as_they_are(changes);
+                    let (sequence, outcome) = (token.sequence, Box::new(outcome));
+                    self.answer(
+                        slot,
+                        Message::Answered { client, sequence, outcome, of_lane: false },
+                        shows,
+                    )?;
                 }
                 Effect::Send { delivery, message } => {
                     let is_order = matches!(message, Delivery::Decide(_) | Delivery::DropLane(_));
@@ -350,14 +492,14 @@ impl World {
                     self.send(Message::Owed { from: slot, delivery, message: Box::new(message) });
                     if self.bug == Bug::BelievesDeliveries && is_order {
                         let op = Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) };
-                        self.commit(slot, &self.server_command(op));
+                        self.commit(slot, &self.server_command(op))?;
                     }
                 }
                 Effect::PeerReply(outcome) => answer = Some(outcome),
                 _ => {}
             }
         }
-        answer
+        Ok(answer)
     }
 
     fn server_command(&self, op: Op) -> SlotChange {
@@ -365,47 +507,83 @@ impl World {
         SlotChange::Command { command, room: Room::ForInodes }
     }
 
+    /// What comes to a client whose process is stopped waits there.
+    fn arrive_awake(&mut self, message: Message) -> Result<(), String> {
+        let client = match message {
+            Message::Answered { client, .. }
+            | Message::Shown { client, .. }
+            | Message::Renewed { client, .. }
+            | Message::News { client, .. } => Some(client),
+            _ => None,
+        };
+        let until = client.map_or(0, |client| self.clients[client].mount.stopped_until);
+        if self.now() < until {
+            self.on_their_way += 1;
+            self.agenda.at(until, Event::Arrives(message));
+            return Ok(());
+        }
+        self.arrive(message)
+    }
+
     fn arrive(&mut self, message: Message) -> Result<(), String> {
         match message {
-            Message::Ask { client, slot, sequence, op } => {
-                self.asked(client, slot, sequence, *op);
-                Ok(())
-            }
-            Message::Write { .. } => {
-                self.written(&message);
-                Ok(())
-            }
-            Message::Answered { client, sequence, outcome } => self.answered(client, sequence, *outcome),
-            Message::Owed { from, delivery, message } => {
-                if self.servers[self.home(message.slot())].is_up()
-                    && let Ok(answer) = self.receive(*message)
-                {
-                    self.send(Message::Done { from, delivery, answer: Box::new(answer) });
-                }
-                Ok(())
-            }
+            Message::Ask { client, slot, sequence, op } => self.asked(client, slot, sequence, *op),
+            Message::Write { .. } => self.written(&message),
+            Message::Answered { client, sequence, outcome, .. } => self.answered(client, sequence, *outcome),
+            Message::Owed { from, delivery, message } => self.arrives_owed(from, delivery, *message),
             Message::Done { from, delivery, answer } => {
                 let home = self.home(from);
                 let names = self.servers[home].value(from).and_then(|value| value.names());
                 if names.is_some_and(|names| names.open_delivery(delivery).is_some()) {
                     let op = Op::DeliveryDone { delivery, result: Ok(*answer) };
-                    self.commit(from, &self.server_command(op));
+                    self.commit(from, &self.server_command(op))?;
+                }
+                Ok(())
+            }
+            Message::Read { client, inode, asked } => self.reads(client, inode, asked),
+            Message::Shown { client, session, attributes, leased, asked } => {
+                if leased && self.clients[client].session() == session {
+                    self.is_shown(client, &attributes, asked);
+                }
+                Ok(())
+            }
+            Message::Renew { client, server, left } => {
+                if self.servers[server].is_up() {
+                    self.renews(client, server, left);
+                }
+                Ok(())
+            }
+            Message::Renewed { client, session, server, told, left } => {
+                if self.clients[client].session() == session {
+                    self.is_renewed(client, server, told, left);
+                }
+                Ok(())
+            }
+            Message::Listen { client, server, connection, to_life, acknowledged, life } => {
+                if to_life != self.life(server) || !self.is_connected(client, server, connection) {
+                    return Ok(());
+                }
+                self.listens(client, server, (connection, acknowledged, life))
+            }
+            Message::News { client, server, connection, life, recalls } => {
+                if self.is_connected(client, server, connection) {
+                    self.hears(client, News { server, connection, life, recalls });
                 }
                 Ok(())
             }
         }
     }
 
-    fn asked(&mut self, client: usize, slot: Slot, sequence: Sequence, op: Op) {
+    fn asked(&mut self, client: usize, slot: Slot, sequence: Sequence, op: Op) -> Result<(), String> {
         let (session, home) = (self.clients[client].session(), self.home(slot));
         if !self.servers[home].is_up() || self.servers[home].ended.contains(&session) {
-            return;
+            return Ok(());
         }
         // One operation after the other: whoever asks has seen all answers before.
         let origin =
             Origin::Client { session, sequence, acknowledged_below: sequence, who: WHO, on_behalf: false };
         let command = Box::new(Command { now: self.stamp(), origin, op });
-        self.commit(slot, &SlotChange::Command { command, room: Room::ForInodes });
+        self.commit(slot, &SlotChange::Command { command, room: Room::ForInodes }).map(drop)
     }
 
     fn answered(&mut self, client: usize, sequence: Sequence, outcome: Outcome<Reply>) -> Result<(), String> {
@@ -420,6 +598,8 @@ impl World {
             return Ok(());
         }
         self.tally.answered += 1;
+        let known = self.clients[client].knows_itself();
+        self.clients[client].mount.has_changed(&known);
         self.clients[client].take(outcome)?;
         self.go_on(client);
         Ok(())

@@ -134,7 +134,7 @@ impl Run {
             return Ok(());
         }
         let of_which = inode(self.dice.roll(INODES));
-        let mut pause = self.dice.roll(60);
+        let mut pause = self.dice.roll(90);
         match self.dice.roll(400) {
             0 => self.holders[holder].stopped_until = self.agenda.now + self.dice.roll(14_000),
             // It has nothing to say, but listens.

@@ -11,11 +11,12 @@ use ramlace_wire::namespace::{
     Close, Create, LayoutWish, Link, MakeDirectory, RemoveDirectory, Rename, RenameMode, Truncate, Unlink,
 };
 
+use super::mount::Mount;
 use super::{Message, SLOTS};
 use crate::dice::Dice;
 
 /// Operations of one client.
-const OPERATIONS: u32 = 60;
+const OPERATIONS: u32 = 35;
 /// Bytes of one append.
 const APPEND_BYTES_MAX: u64 = 20;
 
@@ -54,6 +55,7 @@ pub struct Client {
     left: u32,
     names: u64,
     asked: Option<(Doing, Message)>,
+    pub(super) mount: Mount,
     /// The root, and what it has made.
     pub directories: Vec<(InodeId, Option<Name>)>,
     pub files: Vec<File>,
@@ -69,6 +71,7 @@ impl Client {
             left: OPERATIONS,
             names: 0,
             asked: None,
+            mount: Mount::default(),
             directories: vec![(InodeId::ROOT, None)],
             files: Vec::new(),
             gone: Vec::new(),
@@ -115,6 +118,7 @@ impl Client {
         let doing = std::iter::repeat_with(|| self.choose(dice)).flatten().next()?;
         self.sequence += 1;
         let message = self.message(&doing);
+        self.mount.changing = self.changes(&doing);
         self.asked = Some((doing, message.clone()));
         Some(message)
     }
@@ -249,6 +253,37 @@ impl Client {
             }
         };
         Message::Ask { client, slot: self.slot_of(doing), sequence, op: Box::new(op) }
+    }
+
+    /// The inodes whose attributes it changes, as far as they are there already.
+    fn changes(&self, doing: &Doing) -> Vec<InodeId> {
+        let inode = |file: &usize| self.files[*file].inode;
+        match doing {
+            Doing::Create { place, .. } => vec![place.0],
+            Doing::Rename { file, which, to } => {
+                vec![self.files[*file].places[*which].0, to.0, inode(file)]
+            }
+            Doing::Link { file, to } => vec![to.0, inode(file)],
+            Doing::Unlink { file, which } => vec![self.files[*file].places[*which].0, inode(file)],
+            Doing::MakeDirectory { .. } => vec![InodeId::ROOT],
+            Doing::RemoveDirectory { which } => vec![InodeId::ROOT, self.directories[*which].0],
+            Doing::Append { file, .. }
+            | Doing::Close { file }
+            | Doing::Truncate { file, .. }
+            | Doing::Promote { file }
+            | Doing::Write { file, .. } => vec![inode(file)],
+        }
+    }
+
+    /// Of what the operation under way changes, that of which its mount knows by itself when it is answered: a kernel
+    /// does not change its copy of what is renamed.
+    pub(super) fn knows_itself(&self) -> Vec<InodeId> {
+        let Some((doing, _)) = &self.asked else { return Vec::new() };
+        let mut changes = self.changes(doing);
+        if matches!(doing, Doing::Rename { .. }) {
+            changes.truncate(2);
+        }
+        changes
     }
 
     /// The slot that is asked.

@@ -1,6 +1,6 @@
 //! What slots owe each other: sent until it was answered, and what a server does with it.
 
-use ramlace_base::Result as Outcome;
+use ramlace_base::{Result as Outcome, Slot};
 use ramlace_lanes::{CutPlan, LaneChange, LaneTable};
 use ramlace_namespace::{Command, Delivery, DeliveryAnswer, DeliveryId, Op, Origin, Room};
 use ramlace_slot::SlotChange;
@@ -33,14 +33,37 @@ impl World {
         owed.into_iter().for_each(|message| self.send(message));
     }
 
+    /// What a slot owes another arrives there. The answer to a part of an operation waits at the gate.
+    pub(super) fn arrives_owed(
+        &mut self,
+        from: Slot,
+        delivery: DeliveryId,
+        message: Delivery,
+    ) -> Result<(), String> {
+        let slot = message.slot();
+        if !self.servers[self.home(slot)].is_up() {
+            return Ok(());
+        }
+        let shows = matches!(message, Delivery::Prepare(_) | Delivery::Decide(_));
+        self.changed.clear();
+        let Ok(answer) = self.receive(message)? else { return Ok(()) };
+        let done = Message::Done { from, delivery, answer: Box::new(answer) };
+        if shows {
+            let shown = self.as_they_are(self.changed.iter());
+            return self.answer(slot, done, shown);
+        }
+        self.send(done);
+        Ok(())
+    }
+
     /// What a server does with what a slot owes another.
-    pub(super) fn receive(&mut self, message: Delivery) -> Outcome<DeliveryAnswer> {
+    fn receive(&mut self, message: Delivery) -> Result<Outcome<DeliveryAnswer>, String> {
         let slot = message.slot();
         let op = match message {
             Delivery::Prepare(message) => Op::Prepare(message),
             Delivery::Decide(message) => Op::Decide(message),
             Delivery::Ascend(message) => {
-                return self.query(message.inode.slot(), &message).map(DeliveryAnswer::Ascended);
+                return Ok(self.query(message.inode.slot(), &message).map(DeliveryAnswer::Ascended));
             }
             Delivery::CutLane(message) => {
                 let plan =
@@ -50,30 +73,36 @@ impl World {
                     CutPlan::Nothing | CutPlan::BeginIfLost => {}
                     CutPlan::Cut(change) => self.change_lane(slot, change),
                     CutPlan::AskHome(since) => {
-                        let answer = self.ask_home(QueryInode { inode: message.lane.inode, since })?;
+                        let answer = match self.ask_home(QueryInode { inode: message.lane.inode, since }) {
+                            Ok(answer) => answer,
+                            Err(error) => return Ok(Err(error)),
+                        };
                         self.change_lane(slot, LaneTable::cut_as_answered(message.lane, &answer));
                     }
                 }
-                return Ok(DeliveryAnswer::Done);
+                return Ok(Ok(DeliveryAnswer::Done));
             }
             Delivery::DropLane(message) => {
                 let known = self.lanes(slot, |lanes| lanes.get(message.lane).is_some());
                 if known && self.bug != Bug::KeepsLanes {
                     self.change_lane(slot, LaneChange::Dropped { lane: message.lane });
                 }
-                return Ok(DeliveryAnswer::Done);
+                return Ok(Ok(DeliveryAnswer::Done));
             }
             Delivery::TrimLane(message) => {
                 let change =
                     self.lanes(slot, |lanes| lanes.end_passthroughs(message.lane, message.passthroughs_over));
                 change.into_iter().for_each(|change| self.change_lane(slot, change));
-                return Ok(DeliveryAnswer::Done);
+                return Ok(Ok(DeliveryAnswer::Done));
             }
             Delivery::FillLane(message) => {
                 let wanted = self.lanes(slot, |lanes| lanes.wants_fill(message.lane, message.generation));
                 if wanted || self.bug == Bug::FillsTwice {
                     let since = Default::default();
-                    let answer = self.ask_home(QueryInode { inode: message.lane.inode, since })?;
+                    let answer = match self.ask_home(QueryInode { inode: message.lane.inode, since }) {
+                        Ok(answer) => answer,
+                        Err(error) => return Ok(Err(error)),
+                    };
                     let fill = LaneTable::fill(message.lane, message.generation, &answer);
                     let again =
                         LaneChange::Begun { lane: message.lane, generation: message.generation, loss: None };
@@ -83,11 +112,11 @@ impl World {
                         self.change_lane(slot, change);
                     }
                 }
-                return Ok(DeliveryAnswer::Done);
+                return Ok(Ok(DeliveryAnswer::Done));
             }
         };
         let command = Box::new(Command { now: self.stamp(), origin: Origin::Peer, op });
-        let answer = self.commit(slot, &SlotChange::Command { command, room: Room::ForInodes });
-        answer.expect("a peer is answered at once")
+        let answer = self.commit(slot, &SlotChange::Command { command, room: Room::ForInodes })?;
+        Ok(answer.expect("a peer is answered at once"))
     }
 }

@@ -17,7 +17,7 @@ impl World {
     pub(super) fn finish(&mut self) -> Result<(), String> {
         self.calm_down()?;
         self.check_clients()?;
-        self.end_sessions();
+        self.end_sessions()?;
         self.calm_down()?;
         for server in &self.servers {
             for value in server.slots.iter().flatten().map(|(_, value)| value) {
@@ -99,7 +99,7 @@ impl World {
         Ok(bytes)
     }
 
-    fn end_sessions(&mut self) {
+    fn end_sessions(&mut self) -> Result<(), String> {
         let now = self.stamp();
         for client in 0..self.clients.len() {
             let session = self.clients[client].session();
@@ -110,10 +110,11 @@ impl World {
                 let most = if self.bug == Bug::EndsSessionsInOneSlot { 1 } else { usize::MAX };
                 let knowing: Vec<Slot> = knowing.take(most).collect();
                 for slot in knowing {
-                    self.commit(slot, &SlotChange::SessionEnded { session, now });
+                    self.commit(slot, &SlotChange::SessionEnded { session, now })?;
                 }
             }
         }
+        Ok(())
     }
 
     /// What `ramlace check` reads fits together.

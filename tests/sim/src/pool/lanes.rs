@@ -21,17 +21,18 @@ impl World {
     }
 
     pub(super) fn change_lane(&mut self, slot: Slot, change: LaneChange) {
-        self.commit(slot, &SlotChange::Lane(change));
+        // Nobody is answered by a change of lanes.
+        let _ = self.commit(slot, &SlotChange::Lane(change));
     }
 
     /// A write into a lane: done once, and never when its client has gone on.
-    pub(super) fn written(&mut self, message: &Message) {
-        let Message::Write { client, target, sequence, offset, byte, life } = *message else { return };
+    pub(super) fn written(&mut self, message: &Message) -> Result<(), String> {
+        let Message::Write { client, target, sequence, offset, byte, life } = *message else { return Ok(()) };
         let (home, session) = (self.home(target.slot), self.clients[client].session());
         // Bytes come by a connection, which dies with the process.
         let is_there = self.servers[home].is_up() && self.servers[home].life == life;
         if !is_there || self.servers[home].ended.contains(&session) {
-            return;
+            return Ok(());
         }
         // One operation after the other, as with names.
         let below = sequence;
@@ -40,17 +41,18 @@ impl World {
             Ok(true) => {}
             Ok(false) => {
                 if self.write(&target, session, sequence, offset, byte).is_err() {
-                    return;
+                    return Ok(());
                 }
             }
             Err(_) if self.bug == Bug::TakesLateWrites => {
                 let bytes = self.servers[home].store.entry(target.lane).or_default();
                 put(bytes, offset, byte);
-                return;
+                return Ok(());
             }
-            Err(_) => return,
+            Err(_) => return Ok(()),
         }
-        self.send(Message::Answered { client, sequence, outcome: Box::new(Ok(Reply::Done)) });
+        let outcome = Box::new(Ok(Reply::Done));
+        self.answer(target.slot, Message::Answered { client, sequence, outcome, of_lane: true }, Vec::new())
     }
 
     fn write(

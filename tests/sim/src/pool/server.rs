@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use ramlace_base::{LaneId, Position, SessionId, Slot};
 use ramlace_lanes::StoreStep;
 use ramlace_namespace::DeliveryId;
+use ramlace_namespace::leases::{HOLD_MILLIS, Leases};
 use ramlace_slot::{Effects, SlotChange, SlotValue};
 
 use super::Bug;
+use super::gate::{Held, Listening};
 
 /// What of a slot outlives the process.
 #[derive(Default)]
@@ -29,6 +31,16 @@ pub struct Server {
     pub ended: BTreeSet<SessionId>,
     /// What this process knows that it has to deliver.
     pub owed: BTreeSet<(Slot, DeliveryId)>,
+    /// Of this process: leases, answers that wait, and requests for news by client.
+    pub(super) leases: Leases,
+    pub(super) gate: Vec<Held>,
+    pub(super) listening: BTreeMap<usize, Listening>,
+    /// When it looks next whom it has waited for long enough.
+    pub(super) wakes_at: Option<u64>,
+    /// A life has given leases: the next one knows that, and not on what.
+    pub(super) had_given: bool,
+    /// What the last life has given is over then.
+    pub(super) quiet_until: u64,
     /// A record that was answered and not written: a bug.
     unwritten: Option<(Slot, Position, SlotChange)>,
     /// What the process was when it died.
@@ -104,13 +116,17 @@ impl Server {
         }
         self.unwritten = None;
         self.owed.clear();
+        self.leases = Leases::default();
+        self.gate.clear();
+        self.wakes_at = None;
+        self.listening.clear();
     }
 
     /// A new life: snapshots, and the records after them. How many records it took.
     ///
     /// # Errors
     /// The log does not fit, or the new life differs from the last.
-    pub fn begin(&mut self, bug: Bug) -> Result<u64, String> {
+    pub fn begin(&mut self, now: u64, bug: Bug) -> Result<u64, String> {
         let (mut slots, mut replayed) = (BTreeMap::new(), 0);
         for (slot, disk) in &self.disk {
             let mut value = match &disk.snapshot {
@@ -139,6 +155,7 @@ impl Server {
             }
         }
         self.slots = Some(slots);
+        self.quiet_until = if self.had_given { now + HOLD_MILLIS } else { now };
         Ok(replayed)
     }
 }
