@@ -190,7 +190,7 @@ def programs(round_: Round, *, lint: bool) -> None:
 
 def rust_tests(round_: Round) -> None:
     """Run the tests of Rust."""
-    # The default of 256 for each property is for a crate alone.
+    # Fewer cases of each property than proptest's own 256; the long round has many more.
     variables = {"PROPTEST_CASES": "96", **os.environ}
     if LONG:
         # The pure crates take 20,000 cases in minutes; what runs whole pools takes 400.

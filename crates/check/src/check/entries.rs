@@ -20,7 +20,9 @@ impl Check<'_> {
         self.checked.counts.entries += 1;
         let EntryFacts { directory, inode, name, .. } = facts;
         if facts.misplaced {
-            let text = format!("'{name}' in directory {directory} is in a slot that no lookup of it asks");
+            let text = format!(
+                "'{name}' in directory {directory} is stored in the wrong slot, where lookups do not find it"
+            );
             self.find_entry(FindingKind::EntryMisplaced, server, facts, text);
         }
         self.check_neighbours(server, facts);

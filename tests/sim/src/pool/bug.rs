@@ -1,0 +1,86 @@
+//! What can be planted in the pool's world.
+
+/// Something that somebody owes the pure crates, and does not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// None.
+    None,
+    /// A server answers, and then writes the record.
+    AnswersBeforeTheLog,
+    /// A new life applies records that the snapshot has.
+    ReplaysWhatTheSnapshotHas,
+    /// A snapshot lets go of records that it does not have.
+    SnapshotIsOld,
+    /// A client gives its second attempt a number of its own.
+    RetriesWithANewNumber,
+    /// A server sends a delivery once.
+    DeliversOnce,
+    /// A new life forgets what its slots owe.
+    ForgetsDeliveries,
+    /// A delivery counts as done when it was sent.
+    BelievesDeliveries,
+    /// A lane is said to be dropped, and stays.
+    KeepsLanes,
+    /// Bytes of a write that comes late are taken.
+    TakesLateWrites,
+    /// The end of a session is told to one of the slots that know it.
+    EndsSessionsInOneSlot,
+    /// What a file had inline fills its lane again when the message comes twice.
+    FillsTwice,
+    /// A client believes the answer to an operation for that to the next.
+    MistakesAnswers,
+    /// A server answers changes while somebody believes otherwise.
+    AnswersAtOnce,
+    /// Answers to queries do not wait, those to changes do.
+    ShowsAtOnce,
+    /// A server answers others' parts of operations while somebody believes otherwise.
+    PeersAnswerAtOnce,
+    /// A server waits for holders for as long as they count, and no margin.
+    WaitsTooShort,
+    /// A server counts what was told as done.
+    TellsOnce,
+    /// A server takes a holder for the session that made the change.
+    TakesHolderForChanger,
+    /// A new life answers before what the last one gave is over.
+    NewLifeDoesNotWait,
+    /// A holder counts a lease from the answer on, and what was recalled only since then.
+    CountsFromTheAnswer,
+    /// A holder acknowledges, and drops a moment later.
+    AcknowledgesFirst,
+    /// A holder takes a renewal for good whatever it has yet to hear.
+    RenewsWhatIsRecalled,
+    /// A holder takes the renewal of one life for the leases of another.
+    RenewsOverLives,
+    /// A holder believes a lease for twice its time.
+    BelievesTwiceAsLong,
+}
+
+impl Bug {
+    /// All that can be planted.
+    pub const ALL: [Bug; 24] = [
+        Bug::AnswersBeforeTheLog,
+        Bug::ReplaysWhatTheSnapshotHas,
+        Bug::SnapshotIsOld,
+        Bug::RetriesWithANewNumber,
+        Bug::DeliversOnce,
+        Bug::ForgetsDeliveries,
+        Bug::BelievesDeliveries,
+        Bug::KeepsLanes,
+        Bug::TakesLateWrites,
+        Bug::EndsSessionsInOneSlot,
+        Bug::FillsTwice,
+        Bug::MistakesAnswers,
+        Bug::AnswersAtOnce,
+        Bug::ShowsAtOnce,
+        Bug::PeersAnswerAtOnce,
+        Bug::WaitsTooShort,
+        Bug::TellsOnce,
+        Bug::TakesHolderForChanger,
+        Bug::NewLifeDoesNotWait,
+        Bug::CountsFromTheAnswer,
+        Bug::AcknowledgesFirst,
+        Bug::RenewsWhatIsRecalled,
+        Bug::RenewsOverLives,
+        Bug::BelievesTwiceAsLong,
+    ];
+}
