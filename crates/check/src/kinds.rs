@@ -73,6 +73,8 @@ kinds! {
     LaneMisplaced = "lane-misplaced", "its memory comes back when the pool is made anew";
     /// A lane is in the store and not in the server's table.
     LaneUnknown = "lane-unknown", "this is a bug; please report it";
+    /// A lane is there of which its file does not know that it has begun: it would stay when the file goes.
+    LaneUnexpected = "lane-unexpected", "this is a bug; please report it";
     /// A lane and its file are of different generations.
     GenerationsDiffer = "generations-differ", "'ramlace check --repair' brings the two together; look at the file afterwards";
     /// A lane takes more memory than it needs, though no session has its file open.

@@ -70,7 +70,7 @@ impl SlotState {
             (Origin::Server, Op::Spread { directory, partitions }) => {
                 self.spread(*directory, partitions, now, &mut effects);
             }
-            (Origin::Server, Op::BeginInLanes { inode, epoch, .. }) => self.begin_in_lanes(*inode, *epoch),
+            (Origin::Server, Op::BeginLane { lane, by, epoch }) => self.begin_lane(*lane, *by, *epoch),
             (Origin::Server, Op::Delegate { session }) => self.delegate(*session),
             (Origin::Server, Op::EndDelegation { number }) => self.end_delegation(*number),
             (Origin::Server, Op::EndLockWait(request)) => self.end_lock_wait(*request, &mut effects),
@@ -106,7 +106,7 @@ impl SlotState {
                     | Op::CoordinatorLost { .. }
                     | Op::Spread { .. }
                     | Op::EndSession { .. }
-                    | Op::BeginInLanes { .. }
+                    | Op::BeginLane { .. }
                     | Op::Disown(_)
                     | Op::Delegate { .. }
                     | Op::EndDelegation { .. } => panic!("{op:?} does not come from a client"),

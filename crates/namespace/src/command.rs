@@ -5,7 +5,7 @@
 //! tests of the server's records fix them, and the server refuses a log of another format.
 
 use ramlace_base::{
-    Epoch, Error, ErrorKind, InodeId, Sequence, SessionId, Slot, Timestamp, limits, numbered_variants,
+    Epoch, Error, ErrorKind, InodeId, LaneId, Sequence, SessionId, Slot, Timestamp, limits, numbered_variants,
 };
 use ramlace_wire::coordination;
 use ramlace_wire::inline;
@@ -207,12 +207,12 @@ pub enum Op {
         /// The session.
         session: SessionId,
     },
-    /// By the server: a lane of an empty file is about to begin with bytes that a session writes. The file's bytes live in its
-    /// lanes from now on, as after [`Op::Promote`], unless it has some by now.
-    BeginInLanes {
-        /// The file.
-        inode: InodeId,
-        /// The session that writes.
+    /// By the server: a lane is about to begin ([`peer::BeginLane`]). With bytes that a session writes, an empty file's bytes
+    /// live in its lanes from now on, as after [`Op::Promote`], unless it has some by now.
+    BeginLane {
+        /// The lane.
+        lane: LaneId,
+        /// The session that writes bytes; `SessionId::NONE`: none does.
         by: SessionId,
         /// The present epoch.
         epoch: Epoch,
@@ -271,9 +271,9 @@ numbered_variants! { Op:
     37 Spread { directory, partitions };
     38 EndSession { session };
     39 Disown(body);
-    40 BeginInLanes { inode, by, epoch };
     41 Delegate { session };
     42 EndDelegation { number };
+    43 BeginLane { lane, by, epoch };
 }
 
 /// Changes that are logged as clients send them: for each the message, whose name the command has, and its
@@ -366,6 +366,8 @@ impl Op {
                 | Op::Close(_)
                 | Op::CancelChange(_)
                 | Op::Truncate(_)
+                // A truncation may wait for it.
+                | Op::BeginLane { by: SessionId::NONE, .. }
                 | Op::Prepare(_)
                 | Op::Decide(_)
                 | Op::CoordinatorLost { .. }

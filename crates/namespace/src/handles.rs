@@ -3,7 +3,6 @@
 use std::collections::btree_map::Entry;
 
 use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Result, SessionId, Timestamp, limits};
-use ramlace_wire::inline::BytesPlace;
 use ramlace_wire::namespace::{Close, Open};
 use ramlace_wire::peer::{DropLane, TrimLane};
 use ramlace_wire::{FileKind, Layout, OpenedFor};
@@ -106,16 +105,16 @@ impl SlotState {
         if !std::mem::take(&mut file.untrimmed) || file.inline.is_some() {
             return;
         }
-        let (layout, size) = (file.layout, file.size);
+        let (layout, size, lanes_begun) = (file.layout, file.size, file.lanes_begun);
         let passthroughs_over = self.passthroughs_over(id);
-        for lane in (0..layout.width).filter(|lane| has_tail(&layout, *lane, size)) {
+        for lane in (0..lanes_begun).filter(|lane| has_tail(&layout, *lane, size)) {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
             let message = TrimLane { lane: LaneId { inode: id, lane }, slot, passthroughs_over };
             self.outbox.send(Delivery::TrimLane(message), effects);
         }
     }
 
-    /// Drops an inode that neither an entry nor a session holds; its lanes are notified.
+    /// Drops an inode that neither an entry nor a session holds; lanes of it that may have begun are dropped, too.
     pub(crate) fn retire_if_unused(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
         let unused =
             self.inodes.get(&id).is_some_and(|inode| inode.links == 0 && inode.opens == 0 && !inode.held);
@@ -125,8 +124,7 @@ impl SlotState {
         let inode = self.inodes.remove(&id).expect("just seen");
         let Body::File(mut file) = inode.body else { return };
         self.passthroughs.remove(&id);
-        let layout = file.layout;
-        let in_inode = file.place() == BytesPlace::Inode && !file.refused;
+        let (layout, lanes_begun) = (file.layout, file.lanes_begun);
         self.inline_bytes -= file.inline.as_ref().map_or(0, |bytes| bytes.len() as u64);
         if let Some((delivery, waiting)) = file.take_leaving() {
             self.outbox.remove(delivery);
@@ -142,10 +140,7 @@ impl SlotState {
             let reply = Reply::Attributes(Box::new(answer.attributes));
             self.conclude(answer.token, Ok(Some(reply)), effects);
         }
-        if in_inode {
-            return; // No lane has begun.
-        }
-        for lane in 0..layout.width {
+        for lane in 0..lanes_begun {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
             let message = DropLane { lane: LaneId { inode: id, lane }, slot };
             self.outbox.send(Delivery::DropLane(message), effects);

@@ -249,14 +249,21 @@ impl SlotState {
             bytes,
         };
         let delivery = self.outbox.send(Delivery::FillLane(message), effects);
-        self.file_mut(id).work().leaving = Some(Leaving { delivery, waiting: Some(caller.token) });
+        // It may begin although its answer is lost, or a refusal.
+        let file = self.file_mut(id);
+        file.lanes_begun = file.lanes_begun.max(1);
+        file.work().leaving = Some(Leaving { delivery, waiting: Some(caller.token) });
         Ok(None)
     }
 
-    /// A lane is about to begin: an empty file goes to its lanes. A file that has bytes by now stays inline.
-    pub(crate) fn begin_in_lanes(&mut self, inode: InodeId, epoch: Epoch) {
-        if self.begins_in_lanes(inode) {
-            self.file_mut(inode).go_to_lanes_alone(epoch);
+    /// A lane is about to begin: with a session's bytes an empty file goes to its lanes. A file that has bytes by
+    /// now stays inline.
+    pub(crate) fn begin_lane(&mut self, lane: LaneId, by: SessionId, epoch: Epoch) {
+        if by != SessionId::NONE && self.begins_in_lanes(lane.inode) {
+            self.file_mut(lane.inode).go_to_lanes_alone(epoch);
+        }
+        if self.is_new_lane(lane) {
+            self.file_mut(lane.inode).lanes_begun = lane.lane + 1;
         }
     }
 
@@ -265,6 +272,14 @@ impl SlotState {
     pub fn begins_in_lanes(&self, inode: InodeId) -> bool {
         let file = self.inode(inode).and_then(|found| found.file(inode));
         file.is_ok_and(|file| file.place() == BytesPlace::Inode && file.goes_to_lanes_alone())
+    }
+
+    /// Whether it has to be noted that this lane of a file in its lanes begins.
+    #[must_use]
+    pub fn is_new_lane(&self, LaneId { inode, lane }: LaneId) -> bool {
+        let file = self.inode(inode).and_then(|found| found.file(inode));
+        let is_new = |file: &File| (file.lanes_begun..file.layout.width).contains(&lane);
+        file.is_ok_and(|file| file.place() == BytesPlace::Lanes && is_new(file))
     }
 
     /// Lane 0 has the bytes, or has refused them for good: then they stay where they are.

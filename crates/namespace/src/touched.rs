@@ -29,7 +29,7 @@ fn who_knows(command: &Command, effects: &[Effect], inode: InodeId, kind: FileKi
             (inode == request.parent || inode == request.new_parent).then_some(*session)
         }
         (Origin::Client { session, .. }, _) => Some(*session),
-        (Origin::Server, Op::BeginInLanes { by, .. }) => Some(*by),
+        (Origin::Server, Op::BeginLane { by, .. }) => Some(*by),
         // An operation ends for which another slot was waited: its directories are named by its request.
         (Origin::Server, Op::DeliveryDone { .. }) if kind == FileKind::Directory => {
             effects.iter().find_map(|effect| match effect {

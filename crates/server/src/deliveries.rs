@@ -305,12 +305,12 @@ impl Server {
         self.call_peer(slot, &request).await
     }
 
-    /// The same for a lane that is about to begin, for which an empty file is promoted.
+    /// The same for a lane that is about to begin, which the home notes, and for which an empty file may be promoted.
     pub async fn begin_at_home(
         self: &Rc<Self>,
         request: BeginLane,
     ) -> Outcome<ramlace_wire::peer::InodeAnswer> {
-        let slot = request.inode.slot();
+        let slot = request.lane.inode.slot();
         if self.primary(slot)? == self.me {
             return self.begin_lane(request);
         }

@@ -11,7 +11,7 @@ use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
 use ramlace_wire::inline::{Bytes, BytesPlace};
 use ramlace_wire::namespace::{Close, Create, Extend, MakeDirectory, Truncate, Unlink};
-use ramlace_wire::peer::{FillLane, InodeAnswer, LaneCut};
+use ramlace_wire::peer::{BeginLane, FillLane, InodeAnswer, LaneCut};
 use ramlace_wire::session::{CloseSession, GetServerStatus, SessionKind, SessionOpened};
 use ramlace_wire::{Credentials, ErrorBody, HostId, Kind, Layout, PoolId, ServerEntry, encode_body, flags};
 
@@ -173,10 +173,17 @@ fn a_delivery_that_is_refused_stays_pending() {
             }
         };
         let peer = false_server(&server, Rc::new(says)).await;
+        let mut home = Client::connect(&server.address, SessionId([98; 16]), SessionKind::Peer).await;
         let mut client = Client::user(&server.address, 1).await;
-        create_cut_remove(&mut client, 1, name("a")).await.unwrap();
         // Others do not wait for it.
-        create_cut_remove(&mut client, 11, name("b")).await.unwrap();
+        for (sequence, name) in [(1, name("a")), (11, name("b"))] {
+            let inode = create(&mut client, sequence, name.clone()).await.unwrap();
+            let lane = LaneId { inode, lane: 1 };
+            home.ask(&BeginLane { lane, by: SessionId::NONE }).await.unwrap();
+            extend_and_cut(&mut client, sequence + 1, inode, Generation::FIRST).await.unwrap();
+            client.change(sequence + 3, 0, &Unlink { parent: InodeId::ROOT, name }).await.unwrap();
+            client.change(sequence + 4, 0, &Close { inode, modified: None }).await.unwrap();
+        }
         while drops.get() < 4 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }

@@ -36,15 +36,18 @@ impl Server {
         .await
     }
 
-    /// A lane of one of this server's files is about to begin. For that an empty file is promoted, unless a
-    /// kernel caches what it knows of the file's bytes: the kernel has to drop that first, and the writing
+    /// A lane of one of this server's files is about to begin. For a session's bytes an empty file is promoted, unless
+    /// a kernel caches what it knows of the file's bytes: the kernel has to drop that first, and the writing
     /// client asks for it ([`ramlace_wire::inline::Promote`]).
     pub fn begin_lane(self: &Rc<Self>, request: BeginLane) -> Outcome<InodeAnswer> {
-        let BeginLane { inode, by } = request;
-        let (slot, all) = (inode.slot(), ByteRange { start: 0, end: u64::MAX });
-        let begins = self.durable.borrow().names(slot).is_some_and(|names| names.begins_in_lanes(inode));
-        if begins && !self.data.leases.borrow().others_hold((inode, None), SessionId::NONE, all) {
-            let op = Op::BeginInLanes { inode, by, epoch: self.membership.epoch() };
+        let BeginLane { lane, by } = request;
+        let (inode, slot, all) = (lane.inode, lane.inode.slot(), ByteRange { start: 0, end: u64::MAX });
+        let kept = || self.data.leases.borrow().others_hold((inode, None), SessionId::NONE, all);
+        let changes = self.durable.borrow().names(slot).is_some_and(|names| {
+            names.is_new_lane(lane) || (by != SessionId::NONE && names.begins_in_lanes(inode) && !kept())
+        });
+        if changes {
+            let op = Op::BeginLane { lane, by, epoch: self.membership.epoch() };
             self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op })?;
         }
         self.query_inode(QueryInode { inode, since: Generation(0) })

@@ -58,8 +58,7 @@ impl Server {
         if !has_lost(&map, slot) {
             return Ok(Vec::new());
         }
-        let since = Generation::default();
-        let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;
+        let answer = self.begin_at_home(BeginLane { lane, by: SessionId::NONE }).await?;
         let created = answer.layout.created;
         let absent = is_hole_or_lost(&map, slot, created);
         if absent == Absent::Hole {
@@ -131,12 +130,11 @@ impl Server {
         self.changing_lane(lane, async {
             let missed = self.lanes(slot, |lanes, _| lanes.missed_since(lane, generation));
             let Some(since) = missed else { return Ok(()) };
-            let inode = lane.inode;
-            let answer = match purpose {
-                Purpose::Bytes(by) if since == Generation(0) => {
-                    self.begin_at_home(BeginLane { inode, by }).await?
-                }
-                _ => self.query_home(QueryInode { inode, since }).await?,
+            let by = if let Purpose::Bytes(by) = purpose { by } else { SessionId::NONE };
+            let answer = if since == Generation(0) {
+                self.begin_at_home(BeginLane { lane, by }).await?
+            } else {
+                self.query_home(QueryInode { inode: lane.inode, since }).await?
             };
             let map = self.membership.map()?;
             let absent = is_hole_or_lost(&map, slot, answer.layout.created);

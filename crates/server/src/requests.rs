@@ -139,7 +139,7 @@ impl Server {
 
     /// A lane is about to begin.
     async fn begin_lane_of_home(self: &Rc<Self>, call: &Call, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: peer::BeginLane = decode_body(call.kind, body)?;
+        let request: peer::BeginLane = possible_body(body)?;
         self.admit(call, request.slot(call.slot)).await?;
         Ok(encode_body(&self.begin_lane(request)?))
     }

@@ -218,6 +218,8 @@ pub struct FileFacts {
     pub untrimmed: bool,
     /// Some lane has yet to receive a truncation.
     pub cutting: bool,
+    /// No lane from this one on has ever begun.
+    pub lanes_begun: u16,
 }
 
 impl Request for CheckInodes {

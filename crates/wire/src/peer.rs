@@ -409,12 +409,12 @@ impl Request for DropLane {
     }
 }
 
-/// A lane that is about to begin, or that met a newer generation, asks the file's home.
+/// A lane that met a newer generation, or that is sent what it has not asked for, asks the file's home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueryInode {
     /// The file.
     pub inode: InodeId,
-    /// The lane's generation; `Generation(0)` when it is about to begin.
+    /// The lane's generation; `Generation(0)`: all of the file's.
     pub since: Generation,
 }
 
@@ -457,14 +457,16 @@ impl Request for QueryInode {
     }
 }
 
-/// A lane is about to begin with bytes that a session writes: what [`QueryInode`] asks, and if the file's bytes
-/// live with its inode and there are none, they live in its lanes from now on. Where a kernel keeps what it has
-/// of them, they stay inline: the writer has them promoted then.
+/// A lane is about to begin: what [`QueryInode`] asks with `Generation(0)`. The home notes that there is such a lane, to
+/// drop it with the file. If a session writes bytes, and the file's bytes live with its inode and there are none,
+/// they live in its lanes from now on. Where a kernel keeps what it has of them, they stay inline: the writer has
+/// them promoted then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeginLane {
-    /// The file.
-    pub inode: InodeId,
-    /// The session that writes.
+    /// The lane.
+    pub lane: LaneId,
+    /// The session whose bytes these are; `SessionId::NONE`: the lane begins for another reason, and an empty
+    /// file stays inline.
     pub by: SessionId,
 }
 
@@ -473,7 +475,11 @@ impl Request for BeginLane {
     type Reply = InodeAnswer;
 
     fn slot(&self, _named: Slot) -> Slot {
-        self.inode.slot()
+        self.lane.inode.slot()
+    }
+
+    fn is_possible(&self) -> bool {
+        is_lane(self.lane)
     }
 
     fn fits(&self, reply: &InodeAnswer) -> bool {

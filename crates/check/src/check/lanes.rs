@@ -39,6 +39,13 @@ impl Check<'_> {
         if self.began(slot) > file.layout.created {
             self.lanes_in_new_slots.insert(facts.lane);
         }
+        if lane >= file.lanes_begun {
+            let text = format!(
+                "lane {lane} of file {inode} takes {bytes} bytes; the file knows of {} lanes",
+                file.lanes_begun
+            );
+            self.find_lane(FindingKind::LaneUnexpected, server, facts.lane, text);
+        }
         self.check_lane_generation(server, facts, &file);
         if facts.lost_below > 0 {
             let text = format!("bytes of lane {lane} of file {inode} were lost with a server");

@@ -90,6 +90,8 @@ fn lanes_are_checked() {
     assert_eq!(found(|facts| facts.lanes[0].1.generation = None), [LaneUnknown]);
     assert_eq!(found(|facts| facts.lanes[0].1.generation = Some(Generation(4))), [GenerationsDiffer]);
     assert_eq!(found(|facts| facts.lanes[0].1.generation = Some(Generation(2))), [GenerationsDiffer]);
+    let unexpected = |facts: &mut Facts| facts.inodes[3].file.as_mut().unwrap().lanes_begun = 1;
+    assert_eq!(found(unexpected), [LaneUnexpected]);
     let cutting = |facts: &mut Facts| {
         facts.lanes[0].1.generation = Some(Generation(2));
         facts.inodes[3].file.as_mut().unwrap().cutting = true;

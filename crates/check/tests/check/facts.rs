@@ -40,7 +40,14 @@ pub fn file(inode: InodeId, links: u32, extent: u64) -> InodeFacts {
     let layout =
         Layout { stripe_unit: UNIT, width: 2, base_slot: Slot(2), stride: 1, copies: 1, created: Epoch(1) };
     let generation = Generation(3);
-    let file = Some(FileFacts { extent, generation, layout, untrimmed: false, cutting: false });
+    let file = Some(FileFacts {
+        extent,
+        generation,
+        layout,
+        untrimmed: false,
+        cutting: false,
+        lanes_begun: layout.width,
+    });
     InodeFacts { inode, kind: FileKind::File, links, opens: 0, held: false, parent: None, file }
 }
 

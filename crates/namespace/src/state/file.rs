@@ -34,6 +34,8 @@ pub(crate) struct File {
     /// Lane 0 has refused the inline bytes, and may hold them all the same: the message may have come twice, and
     /// only one of the two was refused.
     pub refused: bool,
+    /// No lane from this one on has ever begun: there is nothing to drop.
+    pub lanes_begun: u16,
     /// Named bytes; most files have none.
     pub named: Option<Box<FileAttributes>>,
     /// When stores are seen elsewhere, whatever the mounts have that open it; and whether it grows with its memory.
@@ -110,6 +112,7 @@ impl File {
             filled: 0,
             taken_to: 0,
             refused: false,
+            lanes_begun: 0,
             named: (!named.is_empty()).then(|| Box::new(named)),
             rules,
             inline: Some(Box::default()),
@@ -352,6 +355,7 @@ impl File {
             // A lane that has refused the inline bytes may have taken a late copy of them. It is told of the
             // generation only with the next promotion, so it may differ from the file until then.
             cutting: self.open_cuts().next().is_some() || self.refused,
+            lanes_begun: self.lanes_begun,
         }
     }
 

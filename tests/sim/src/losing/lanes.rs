@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{ByteRange, Generation, LaneId, Sequence, ServerId, Slot};
+use ramlace_base::{ByteRange, Epoch, Generation, LaneId, Sequence, ServerId, SessionId, Slot};
 use ramlace_cluster::{has_lost, is_hole_or_lost, route};
 use ramlace_lanes::{CutPlan, LaneChange, LaneTable, Residency, Standing, StoreStep};
 use ramlace_layout::lane_slot;
-use ramlace_namespace::Delivery;
+use ramlace_namespace::{Delivery, Op, Origin};
 use ramlace_slot::{SlotChange, SlotValue};
 use ramlace_wire::ClusterMap;
 use ramlace_wire::chunk::LaneTarget;
@@ -117,6 +117,10 @@ impl Run {
     fn brings_up(&mut self, me: usize, target: &LaneTarget) -> Result<(), String> {
         let lanes = self.servers[me].lanes(target.slot).lanes();
         let Some(since) = lanes.missed_since(target.lane, target.generation) else { return Ok(()) };
+        if since == Generation(0) {
+            let op = Op::BeginLane { lane: target.lane, by: SessionId::NONE, epoch: Epoch(1) };
+            self.apply(Origin::Server, op);
+        }
         let answer = self.ask_home(target.lane.inode, since)?;
         let map = self.servers[me].map.as_ref().ok_or("a server serves without a map")?;
         let absent = is_hole_or_lost(map, target.slot, answer.layout.created);

@@ -21,6 +21,8 @@ pub enum Bug {
     BelievesDeliveries,
     /// A lane is said to be dropped, and stays.
     KeepsLanes,
+    /// A lane begins without a word to its file.
+    BeginsLanesUnnoted,
     /// Bytes of a write that comes late are taken.
     TakesLateWrites,
     /// The end of a session is told to one of the slots that know it.
@@ -57,7 +59,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that can be planted.
-    pub const ALL: [Bug; 24] = [
+    pub const ALL: [Bug; 25] = [
         Bug::AnswersBeforeTheLog,
         Bug::ReplaysWhatTheSnapshotHas,
         Bug::SnapshotIsOld,
@@ -66,6 +68,7 @@ impl Bug {
         Bug::ForgetsDeliveries,
         Bug::BelievesDeliveries,
         Bug::KeepsLanes,
+        Bug::BeginsLanesUnnoted,
         Bug::TakesLateWrites,
         Bug::EndsSessionsInOneSlot,
         Bug::FillsTwice,

@@ -166,7 +166,8 @@ impl Client {
                 let of_file = of_file.filter(lives).filter(|file| file.is_open && file.lane.is_some())?;
                 // Mostly where it has written before.
                 let offset = dice.roll(3.min(of_file.bytes.len() as u64 + 1)) as usize;
-                (offset < of_file.bytes.len()).then_some(())?;
+                // The first byte of a file that went to its lanes empty begins one.
+                (offset < of_file.bytes.len().max(1)).then_some(())?;
                 Doing::Write { file, offset, byte: 1 + dice.roll(255) as u8 }
             }
             18 => Doing::MakeDirectory { name: self.new_name() },
@@ -345,7 +346,11 @@ impl Client {
                 let generation: Generation = promoted.size.generation;
                 file.lane = Some(LaneTarget { lane, slot, generation, created: Epoch(1), permit: None });
             }
-            (Doing::Write { file, offset, byte }, Reply::Done) => self.files[file].bytes[offset] = byte,
+            (Doing::Write { file, offset, byte }, Reply::Done) => {
+                let bytes = &mut self.files[file].bytes;
+                bytes.resize(bytes.len().max(offset + 1), 0);
+                bytes[offset] = byte;
+            }
             (Doing::MakeDirectory { name }, Reply::Attributes(attributes)) => {
                 self.directories.push((attributes.inode, Some(name)));
             }

@@ -1,9 +1,11 @@
 //! Bytes of lanes: what clients write there, and how a lane comes to know its file's generation.
 
-use ramlace_base::{Result as Outcome, Sequence, SessionId, Slot};
+use ramlace_base::{
+    Epoch, Error, ErrorKind, Generation, LaneId, Result as Outcome, Sequence, SessionId, Slot,
+};
 use ramlace_lanes::{LaneChange, LaneTable};
 use ramlace_layout::lane_slot;
-use ramlace_namespace::Reply;
+use ramlace_namespace::{Command, Op, Origin, Reply, Room};
 use ramlace_slot::SlotChange;
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::peer::{InodeAnswer, QueryInode};
@@ -13,6 +15,20 @@ use super::{Bug, Message, SLOTS, World};
 impl World {
     pub(super) fn ask_home(&self, request: QueryInode) -> Outcome<InodeAnswer> {
         self.query(request.inode.slot(), &request)
+    }
+
+    /// As `Server::begin_lane`; the clients promote by themselves.
+    fn begin_at_home(&mut self, lane: LaneId) -> Outcome<InodeAnswer> {
+        let (slot, request) = (lane.inode.slot(), QueryInode { inode: lane.inode, since: Generation(0) });
+        let answer = self.ask_home(request)?;
+        let names = self.servers[self.home(slot)].value(slot).and_then(|value| value.names());
+        if names.is_some_and(|names| names.is_new_lane(lane)) && self.bug != Bug::BeginsLanesUnnoted {
+            let op = Op::BeginLane { lane, by: SessionId::NONE, epoch: Epoch(1) };
+            let command = Box::new(Command { now: self.stamp(), origin: Origin::Server, op });
+            let change = SlotChange::Command { command, room: Room::ForInodes };
+            self.commit(slot, &change).map_err(|text| Error::new(ErrorKind::Fatal, text))?;
+        }
+        Ok(answer)
     }
 
     pub(super) fn lanes<T>(&mut self, slot: Slot, ask: impl FnOnce(&LaneTable) -> T) -> T {
@@ -65,7 +81,11 @@ impl World {
     ) -> Outcome<()> {
         let missed = self.lanes(target.slot, |lanes| lanes.missed_since(target.lane, target.generation));
         if let Some(since) = missed {
-            let answer = self.ask_home(QueryInode { inode: target.lane.inode, since })?;
+            let answer = if since == Generation(0) {
+                self.begin_at_home(target.lane)?
+            } else {
+                self.ask_home(QueryInode { inode: target.lane.inode, since })?
+            };
             assert_eq!(lane_slot(&answer.layout, target.lane.lane, SLOTS.into()), target.slot);
             let absent = ramlace_cluster::Absent::Hole;
             let change =

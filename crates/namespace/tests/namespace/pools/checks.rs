@@ -285,7 +285,15 @@ impl Pool {
                     assert_eq!(self.cut.get(&lane), Some(&info.attributes.generation), "{lane} was not told");
                 }),
                 Ok(_) => {}
-                Err(_) => lanes.for_each(|lane| assert!(self.dropped.contains(&lane), "{lane} stays")),
+                Err(_) => lanes.for_each(|lane| {
+                    let begun = self.begun.contains(&lane) || self.filled.contains_key(&lane);
+                    assert!(self.dropped.contains(&lane) || !begun, "{lane} stays");
+                    // Of lanes that have not begun, those below one that has are dropped as well.
+                    let above = (lane.lane..width).map(|lane| LaneId { inode: *file, lane });
+                    let may_be = begun || above.into_iter().any(|lane| self.begun.contains(&lane));
+                    // Inline bytes may have been on their way to lane 0.
+                    assert!(may_be || lane.lane == 0 || !self.dropped.contains(&lane), "{lane} never began");
+                }),
             }
         }
     }

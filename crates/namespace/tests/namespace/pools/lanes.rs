@@ -1,8 +1,8 @@
 //! Files that go from their inode to their lanes.
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Result, SessionId};
 use ramlace_model::Node;
-use ramlace_namespace::Reply;
+use ramlace_namespace::{Op, Reply};
 use ramlace_wire::inline::{BytesPlace, ReadInline};
 use ramlace_wire::peer::{FillLane, InodeAnswer, QueryInode};
 
@@ -85,14 +85,25 @@ impl Pool {
         }
     }
 
-    /// Notes the files that are in their lanes since this step.
+    /// Notes the files that are in their lanes since this step. Now and then a lane begins.
     pub fn note_lanes(&mut self) {
-        for file in &self.files {
-            if let Ok(info) = self.info(*file)
-                && !info.inline
-            {
-                self.in_lanes.entry(*file).or_insert(info.attributes.generation);
+        for file in self.files.clone() {
+            let Ok(info) = self.info(file) else { continue };
+            if info.inline {
+                continue;
+            }
+            self.in_lanes.entry(file).or_insert(info.attributes.generation);
+            let width = i64::from(info.layout.expect("it has bytes").width);
+            if self.now % 3 == 0 {
+                let lane = LaneId { inode: file, lane: (self.now / 3 % width) as u16 };
+                self.begin_lane(lane);
             }
         }
+    }
+
+    pub fn begin_lane(&mut self, lane: LaneId) {
+        let op = Op::BeginLane { lane, by: SessionId::NONE, epoch: Epoch(1) };
+        self.server_command(lane.inode.slot(), op);
+        self.begun.insert(lane);
     }
 }

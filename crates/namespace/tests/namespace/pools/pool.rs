@@ -114,6 +114,8 @@ pub struct Pool {
     pub gone: BTreeSet<Node>,
     /// Lanes that began with their files' inline bytes.
     pub filled: BTreeMap<LaneId, Generation>,
+    /// Lanes that began otherwise.
+    pub begun: BTreeSet<LaneId>,
     /// Messages that have arrived.
     pub messages: usize,
     /// A listing under way.
@@ -156,6 +158,7 @@ impl Pool {
             in_lanes: BTreeMap::new(),
             gone: BTreeSet::new(),
             filled: BTreeMap::new(),
+            begun: BTreeSet::new(),
             messages: 0,
             listing: None,
             quiet: false,
@@ -297,7 +300,7 @@ impl Pool {
         self.note_silent_end(walked);
     }
 
-    fn server_command(&mut self, slot: Slot, op: Op) {
+    pub fn server_command(&mut self, slot: Slot, op: Op) {
         let command = Command { now: Timestamp { nanos: self.now }, origin: Origin::Server, op };
         let effects = self.hosts[usize::from(slot.0)].apply(&command);
         self.take_effects(slot, effects);

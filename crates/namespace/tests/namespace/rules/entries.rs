@@ -1,6 +1,6 @@
 //! Entries, and the lifetime of the inodes behind them.
 
-use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, SessionId, Slot, limits};
 use ramlace_namespace::{Delivery, DeliveryAnswer, Op};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self};
@@ -8,10 +8,37 @@ use ramlace_wire::{ErrorBody, FileKind, encode_body};
 
 use crate::rules::story::*;
 
+fn begin_lane(story: &mut Story, inode: InodeId, lane: u16) {
+    let (lane, by, epoch) = (LaneId { inode, lane }, SessionId::NONE, Epoch(1));
+    assert_eq!(story.server(Op::BeginLane { lane, by, epoch }), [], "nobody sees it");
+}
+
+#[test]
+fn lanes_that_have_never_begun_get_no_message_when_their_file_goes() {
+    let mut story = Story::new();
+    for (begun, dropped) in [(vec![], 0), (vec![0], 1), (vec![1, 0], 2), (vec![0, 3, 3], 0)] {
+        let file = story.create_wide(InodeId::ROOT, "f", 3);
+        assert!(
+            begun
+                .iter()
+                .all(|lane| story.state.is_new_lane(LaneId { inode: file, lane: *lane }) || *lane == 3)
+        );
+        begun.iter().for_each(|lane| begin_lane(&mut story, file, *lane));
+        let dropped = if begun.contains(&3) { 1 } else { dropped };
+        story.ask(unlink(InodeId::ROOT, "f")).unwrap();
+        story.ask(close(file)).unwrap();
+        let drops =
+            story.state.open_deliveries().filter(|(_, message)| matches!(message, Delivery::DropLane(_)));
+        assert_eq!(drops.count(), dropped, "{begun:?}");
+        story.deliver();
+    }
+}
+
 #[test]
 fn an_unlinked_file_lives_until_its_last_close() {
     let mut story = Story::new();
-    let file = story.create_wide(InodeId::ROOT, "f", 2);
+    let file = story.create_wide(InodeId::ROOT, "f", 3);
+    begin_lane(&mut story, file, 1);
     story.session = session(2);
     story.ask(Op::Open(wire::Open { inode: file, read: true, write: false, run: false })).unwrap();
     story.ask(Op::Open(wire::Open { inode: file, read: true, write: true, run: false })).unwrap();
@@ -22,7 +49,7 @@ fn an_unlinked_file_lives_until_its_last_close() {
     story.extend(file, 1, 100).unwrap();
     assert_eq!(story.send(truncate(file, 0)), None);
     // The session that created it ends: the file goes, callers that wait for its lanes are answered, and only
-    // the last message is pending.
+    // the last message to the lanes that may have begun is pending.
     let effects = story.server(Op::EndSession { session: session(1) });
     assert_eq!(attributes(reply(&effects).unwrap()).size, 0);
     assert_eq!(story.info(file).unwrap_err().kind(), ErrorKind::Stale);

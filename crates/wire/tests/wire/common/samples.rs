@@ -479,7 +479,7 @@ fields! {
     CheckInodes { after }
     InodesPage { inodes, troubles, end }
     InodeFacts { inode, kind, links, opens, held, parent, file }
-    FileFacts { extent, generation, layout, untrimmed, cutting }
+    FileFacts { extent, generation, layout, untrimmed, cutting, lanes_begun }
     EntryPlace { slot, directory, cookie }
     CheckEntries { after }
     EntriesPage { entries, next }
@@ -643,7 +643,7 @@ fields! {
     DropLane { lane, slot }
     QueryInode { inode, since }
     QueryPages { inode, session }
-    BeginLane { inode, by }
+    BeginLane { lane, by }
     InodeAnswer { generation, size, smallest_size, layout, place }
     TrimLane { lane, slot, passthroughs_over }
     FillLane { lane, slot, generation, bytes }
