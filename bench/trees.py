@@ -42,18 +42,22 @@ TOLD_BYTES_MAX = 64 << 10
 BY_TIME = {"Heartbeat", "GetMap", "ServerStatus", "GetMetrics"}
 BY_TIME |= {"OpenSession", "CloseSession", "Listen"}
 
-# A work's name, its command in the directory of the tree, and whether it is what a program does a second time.
+# What a program does for the first time, for the second, or on another mount, which has seen nothing of the tree.
+ONCE, AGAIN, ELSEWHERE = "once", "again", "elsewhere"
+
+# A work's name, its command in the directory of the tree, and which of these it is.
 WORKS = (
-    ("untar", "tar xf {tar}", False),
-    ("cp -r", "cp -r tree copy", False),
-    ("chmod -R", "chmod -R go-rwx copy", False),
-    ("ls -lR again", "ls -lR tree", True),
-    ("du again", "du -s tree", True),
-    ("find -size again", "find tree -size +16k", True),
-    ("grep -r again", "grep -rc rarely tree", True),
-    ("git add", "git init -q tree && git -C tree add -A", False),
-    ("git status again", "git -C tree status --porcelain", True),
-    ("rm -rf", "rm -rf copy", False),
+    ("untar", "tar xf {tar}", ONCE),
+    ("cp -r", "cp -r tree copy", ONCE),
+    ("chmod -R", "chmod -R go-rwx copy", ONCE),
+    ("find -size elsewhere", "find tree -size +16k", ELSEWHERE),
+    ("ls -lR again", "ls -lR tree", AGAIN),
+    ("du again", "du -s tree", AGAIN),
+    ("find -size again", "find tree -size +16k", AGAIN),
+    ("grep -r again", "grep -rc rarely tree", AGAIN),
+    ("git add", "git init -q tree && git -C tree add -A", ONCE),
+    ("git status again", "git -C tree status --porcelain", AGAIN),
+    ("rm -rf", "rm -rf copy", ONCE),
 )
 
 
@@ -71,7 +75,7 @@ def rows(pool: Pool, quick: bool, only: str, files: int) -> list[dict[str, Any]]
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         print("trees on mounts are left out: /dev/fuse cannot be opened", file=sys.stderr)
         return []
-    works = [work for work in WORKS if work in wanted or not work[2]]
+    works = [work for work in WORKS if work in wanted or work[2] == ONCE]
     works = [work for work in works if "git" not in work[1] or shutil.which("git")]
     count = FILES_QUICK if quick else files
     tar = make_tree(pool.scratch, count)
@@ -80,13 +84,13 @@ def rows(pool: Pool, quick: bool, only: str, files: int) -> list[dict[str, Any]]
         mounted_pool(pool, "--metadata=behind", name="trees") as behind,
         mounted_null_tree(pool) as null,
     ):
-        pids = [*pool.pids(), *daemons(mount)]
+        pids = [*pool.pids(), *daemons(mount), *daemons(behind)]
         core = min(os.sched_getaffinity(0))
         sides = [
-            ("figure", Side(mount, tar, pids, None, lambda: counts(pool, mount))),
-            ("null FUSE on one core", Side(null, tar, daemons(null), core, Counter)),
-            ("all of it on one core", Side(mount, tar, pids, core, Counter)),
-            (BEHIND, Side(behind, tar, [*pool.pids(), *daemons(behind)], None, lambda: counts(pool, behind))),
+            ("figure", Side((mount, behind), tar, pids, None, lambda: counts(pool, mount))),
+            ("null FUSE on one core", Side((null, null), tar, daemons(null), core, Counter)),
+            ("all of it on one core", Side((mount, behind), tar, pids, core, Counter)),
+            (BEHIND, Side((behind, mount), tar, pids, None, lambda: counts(pool, behind))),
         ]
         for _ in range(1 if quick else ROUNDS):
             for _, side in sides:
@@ -120,23 +124,30 @@ class Side:
     """A mount on which the works are done by turns, and what they cost there."""
 
     def __init__(
-        self, directory: Path, tar: Path, pids: list[int], core: int | None, count: Callable[[], Counter[str]]
+        self,
+        mounts: tuple[Path, Path],
+        tar: Path,
+        pids: list[int],
+        core: int | None,
+        count: Callable[[], Counter[str]],
     ) -> None:
-        self.directory, self.tar, self.pids, self.core, self.count = directory, tar, pids, core, count
+        # The second one sees what the first has made.
+        self.directory, self.elsewhere = mounts
+        self.tar, self.pids, self.core, self.count = tar, pids, core, count
         self.seconds: dict[str, list[float]] = {}
         self.cpu_seconds: dict[str, list[float]] = {}
         self.counted: dict[str, list[Counter[str]]] = {}
 
-    def round(self, works: list[tuple[str, str, bool]]) -> None:
+    def round(self, works: list[tuple[str, str, str]]) -> None:
         """Do all works once, in a directory of their own."""
         place = self.directory / "work"
         place.mkdir()
-        for name, command, again in works:
+        for name, command, when in works:
             words = command.format(tar=self.tar)
-            if again:
+            if when == AGAIN:
                 self.run(words, place)
             counted, cpu, begun = self.count(), self.cpu(), time.monotonic()
-            self.run(words, place)
+            self.run(words, self.elsewhere / "work" if when == ELSEWHERE else place)
             self.seconds.setdefault(name, []).append(time.monotonic() - begun)
             self.cpu_seconds.setdefault(name, []).append(self.cpu() - cpu)
             self.counted.setdefault(name, []).append(Counter(self.count()) - counted)

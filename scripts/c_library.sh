@@ -2,7 +2,7 @@
 # Makes the C library usable: from this checkout, or installed together with the command.
 #
 # usage: scripts/c_library.sh here [DIRECTORY]  pkgconfig/ramlace.pc and the soname's link in target/release, or there
-#        scripts/c_library.sh install PREFIX   the command and its manual, the library, its header and ramlace.pc;
+#        scripts/c_library.sh install PREFIX [DIRECTORY]   from target/release, or there: the command and its manual, the library, its header and ramlace.pc;
 #                                              and /sbin/mount.ramlace where PREFIX is /usr or /usr/local, else PREFIX/sbin
 #
 # What is installed has neither line tables nor names of functions: they lie beside it, in .debug, where debuggers and
@@ -42,7 +42,8 @@ here)
     pkgconfig "$PWD" "$built" "$PWD/crates/capi/include" "-Wl,-rpath,\${libdir} " >"$built/pkgconfig/ramlace.pc"
     ;;
 install)
-    prefix=${2:?usage: scripts/c_library.sh install PREFIX}
+    prefix=${2:?usage: scripts/c_library.sh install PREFIX [DIRECTORY]}
+    built=$(realpath -m "${3:-$built}")
     [[ $prefix == /* ]] || { echo "PREFIX must begin with a slash: $prefix" >&2; exit 1; }
     to=${DESTDIR:-}$prefix
     install -d "$to/bin" "$to/lib/pkgconfig" "$to/include"
@@ -63,7 +64,7 @@ install)
     pkgconfig "$prefix" "\${prefix}/lib" "\${prefix}/include" "" >"$to/lib/pkgconfig/ramlace.pc"
     ;;
 *)
-    echo "usage: scripts/c_library.sh here | install PREFIX" >&2
+    echo "usage: scripts/c_library.sh here [DIRECTORY] | install PREFIX [DIRECTORY]" >&2
     exit 2
     ;;
 esac

@@ -94,7 +94,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     base = tmp_path_factory.mktemp("c")
     made = Programs(base / "prefix", base)
     environment = {**os.environ, "PYTHON": sys.executable}
-    subprocess.run([str(ROOT / "scripts/c_library.sh"), "install", str(made.prefix)], check=True, env=environment)
+    install = [str(ROOT / "scripts/c_library.sh"), "install", str(made.prefix), str(BUILT)]
+    subprocess.run(install, check=True, env=environment)
     made.build("capi_test", sorted((ROOT / "tests/system/c").glob("*.c")), "-pthread")
     for name in ("hello", "read_test"):
         made.build(name, [EXAMPLES / f"{name}.c"])
@@ -288,7 +289,9 @@ def test_the_command_is_small_and_what_debuggers_need_lies_beside_it(programs: P
 
 def test_mount_finds_its_helpers_where_the_command_is_installed_for_all(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable, "DESTDIR": str(tmp_path)}
-    subprocess.run([str(ROOT / "scripts/c_library.sh"), "install", "/usr/local"], check=True, env=environment)
+    subprocess.run(
+        [str(ROOT / "scripts/c_library.sh"), "install", "/usr/local", str(BUILT)], check=True, env=environment
+    )
     for name in ("mount.ramlace", "mount.fuse.ramlace"):
         assert (tmp_path / "sbin" / name).readlink() == Path("/usr/local/bin/ramlace")
 

@@ -92,6 +92,48 @@ def test_what_is_not_there_is_not_asked_for_again(new_pool: NewPool, new_mount: 
     assert asked < FILES / 3
 
 
+# SEMANTICS 138.6
+@needs_names
+def test_who_looks_at_one_name_after_the_other_gets_others_with_each(new_pool: NewPool, new_mount: NewMount) -> None:
+    """Also in an order of its own; and what came unasked is followed as what was asked for."""
+    pool = new_pool(2)
+    here, there = new_mount(pool), new_mount(pool)
+    names = [f"f{number}" for number in range(100)]
+    for sample in range(2 * SAMPLES):
+        (here / f"d{sample}").mkdir()
+        for name in names:
+            (here / f"d{sample}" / name).write_bytes(b"some bytes")
+    draw = random.Random(1)
+
+    def walk(sample: int) -> None:
+        for found in os.scandir(there / f"d{sample}"):
+            assert found.stat().st_size == 10
+
+    def look(sample: int) -> None:
+        for name in draw.sample(names, len(names)):
+            assert (there / f"d{SAMPLES + sample}" / name).stat().st_size == 10
+
+    # The directory, and of its names the first with few others and the next with all; who has not listed it asks for
+    # one before.
+    assert least_asked(pool, walk)[0] <= 4
+    assert least_asked(pool, look)[0] <= 5
+
+    # All names are known: also the ones that are not there.
+    directory = f"d{SAMPLES - 1}"
+
+    def miss(_: int) -> None:
+        assert not any((there / directory / f"none{name}").exists() for name in names)
+
+    assert least_asked(pool, miss)[0] <= 4
+    for turn in range(5):
+        (here / directory / f"none{turn}").write_bytes(b"x")
+        (here / directory / f"f{turn}").unlink()
+        (here / directory / f"f{50 + turn}").write_bytes(b"longer than before")
+        assert (there / directory / f"none{turn}").read_bytes() == b"x"
+        assert not (there / directory / f"f{turn}").exists()
+        assert (there / directory / f"f{50 + turn}").stat().st_size == 18
+
+
 # SEMANTICS 138.2
 @pytest.mark.parametrize("pause", [0.0, OVER_SECONDS])
 def test_a_name_that_another_makes_is_there(here: Path, there: Path, pause: float) -> None:

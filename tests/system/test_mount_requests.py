@@ -10,7 +10,7 @@ import pytest
 
 from conftest import NewPool
 from mount import Mount, NewMount
-from pool import BY_TIME, KIB, Pool, eventually, frozen, pattern
+from pool import BY_TIME, KIB, MIB, Pool, eventually, frozen, pattern
 
 REQUESTS_ATTRIBUTE = "user.ramlace.requests"
 FILES = 20
@@ -166,6 +166,33 @@ def test_a_write_that_makes_a_file_longer_is_one_message_where_its_home_is(
         assert messages["BeginLane"] <= files
     assert messages["Promote"] == messages["QueryInode"] == 0
     assert messages["SetAttributes"] == messages["GetAttributes"] == 0
+
+
+# SEMANTICS 137.8
+def test_a_file_that_goes_is_no_message_to_servers_that_have_nothing_of_it(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """Each file has a lane on each of three servers; the bytes of most are in the first one."""
+    pool = new_pool(3)
+    mount = new_mount(pool)
+    contents = {"none": b"", "inline": pattern(1, KIB), "one": pattern(2, 20 * KIB), "all": pattern(3, 5 * MIB)}
+    lanes_of = {"none": 0, "inline": 0, "one": 1, "all": 3}
+
+    def dropped(kind: str, files: int = FILES) -> int:
+        made = [mount / f"{kind}{number}" for number in range(files)]
+        for file in made:
+            file.write_bytes(contents[kind])
+        assert sum(server["lanes"] for server in pool.status()) == files * lanes_of[kind]
+        before = answered(pool)
+        for file in made:
+            file.unlink()
+        assert eventually(lambda: all(server["lanes"] == 0 for server in pool.status())), "a lane stays"
+        return (answered(pool) - before)["DropLane"]
+
+    assert dropped("none") == dropped("inline") == 0
+    assert 0 < dropped("one") <= FILES, "where it is not the home's own"
+    # Two of three are elsewhere.
+    assert dropped("all", 4) == 2 * 4
 
 
 # SEMANTICS 137.6

@@ -217,6 +217,8 @@ pub const LEASE_REST_MILLIS: u64 = 500;
 pub const RECALLS_UNACKNOWLEDGED_PER_SESSION_MAX: usize = 4_096;
 /// Leases that one server has given; one more is not given.
 pub const LEASES_PER_SERVER_MAX: usize = 65_536;
+/// Entries of a directory that one answer leases beside the one that was asked for.
+pub const NEIGHBOURS_LEASED_MAX: u16 = 128;
 /// Leases by which one mount lets its kernel cache something.
 pub const LEASES_PER_MOUNT_MAX: usize = 65_536;
 /// Names of which one mount remembers where they lead, or that they are not there, and the directories that they are in.

@@ -19,6 +19,7 @@ impl PoolFileSystem {
     /// Fills `buffer` with entries behind the position `after`.
     pub(crate) fn read_directory(&self, inode: InodeId, after: u64, size: u32) -> Result<DirectoryBuffer> {
         let mut buffer = DirectoryBuffer::new(size as usize);
+        self.leases.listed(inode);
         if !push_dots(&mut buffer, inode, after) {
             return Ok(buffer);
         }

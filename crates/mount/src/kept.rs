@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use ramlace_base::{InodeId, Slot, limits};
 use ramlace_wire::leases::Leased;
+use ramlace_wire::namespace::DirectoryEntry;
 use ramlace_wire::{Attributes, FileKind};
 
 /// What is kept, each with the time when it was requested: the lease was given later.
@@ -42,7 +43,27 @@ struct Directory {
     names: HashMap<Box<[u8]>, (Named, Instant)>,
     /// There are no other names, according to a lease on the attributes that was requested at this time.
     whole: Option<Instant>,
+    /// How names of it are asked for.
+    walk: Walk,
 }
+
+/// Whether programs look at one name of a directory after the other: then servers are asked for several at once, for
+/// more and more of them, as long as what comes is new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Walk {
+    /// Not yet.
+    #[default]
+    No,
+    /// A name of it was asked for, or its names were listed.
+    Perhaps,
+    /// Names were asked for again.
+    Yes,
+    /// What came with the last name was known for the most part: the rest is.
+    Over,
+}
+
+/// Names that are asked for with another one.
+const FEW_NEIGHBOURS: u16 = 16;
 
 impl Named {
     /// The inode, if there is one.
@@ -88,6 +109,51 @@ impl Kept {
                 self.keep_name(directory, name, Named::At(inode), asked);
             }
             None => self.forget_name(directory, name),
+        }
+    }
+
+    /// How many other names are to be asked for with one of this directory that is not known here.
+    pub(crate) fn neighbours_wanted(&self, directory: InodeId) -> u16 {
+        match self.directories.get(&directory).map(|directory| directory.walk) {
+            None | Some(Walk::No | Walk::Over) => 0,
+            Some(Walk::Perhaps) => FEW_NEIGHBOURS,
+            Some(Walk::Yes) => limits::NEIGHBOURS_LEASED_MAX,
+        }
+    }
+
+    /// A program has listed a directory, or looked at a name in it: it may look at others next.
+    pub(crate) fn may_be_walked(&mut self, directory: InodeId) {
+        let walk = &mut self.directory(directory).walk;
+        if *walk == Walk::No {
+            *walk = Walk::Perhaps;
+        }
+    }
+
+    /// Keeps the names that came with one that was asked for, and that one if it leads anywhere. `is_all`: there are
+    /// no others.
+    pub(crate) fn keep_neighbours(
+        &mut self,
+        directory: &Attributes,
+        found: Option<(&[u8], InodeId)>,
+        (neighbours, is_all): (&[DirectoryEntry], bool),
+        asked: Instant,
+    ) {
+        self.keep_attributes(directory, asked);
+        let directory = directory.inode;
+        let known = |entry: &&DirectoryEntry| self.name(directory, entry.name.as_bytes()).is_some();
+        let mostly_known = 2 * neighbours.iter().filter(known).count() > neighbours.len();
+        let beside = neighbours.iter().map(|entry| (entry.name.as_bytes(), entry.inode));
+        for (name, inode) in beside.chain(found) {
+            self.keep_place(directory, name, inode, asked);
+        }
+        let of = self.directory(directory);
+        of.walk = match of.walk {
+            _ if mostly_known || is_all => Walk::Over,
+            Walk::No => Walk::Perhaps,
+            _ => Walk::Yes,
+        };
+        if is_all {
+            of.whole = Some(asked);
         }
     }
 
@@ -251,6 +317,48 @@ pub(crate) mod tests {
         kept.keep_attributes(&directory(0), now);
         kept.recall(DIRECTORY, Leased::Attributes);
         assert_eq!(leads(&kept, b"any"), None);
+    }
+
+    fn neighbours(names: &[&str]) -> Vec<DirectoryEntry> {
+        let entry = |text: &&str| DirectoryEntry {
+            cookie: 8,
+            name: ramlace_base::Name::new(text.as_bytes()).unwrap(),
+            inode: FILE,
+            kind: FileKind::File,
+            attributes: None,
+        };
+        names.iter().map(entry).collect()
+    }
+
+    // SEMANTICS 138.6
+    #[test]
+    fn more_and_more_names_are_asked_for_at_once_until_they_are_known() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        assert_eq!(kept.neighbours_wanted(DIRECTORY), 0, "whoever looks at one name gets no others");
+        kept.may_be_walked(DIRECTORY);
+        assert_eq!(kept.neighbours_wanted(DIRECTORY), FEW_NEIGHBOURS);
+        kept.keep_neighbours(&directory(9), Some((b"a", FILE)), (&neighbours(&["b", "c"]), false), now);
+        assert_eq!(leads(&kept, b"c"), Some(Named::At(FILE)));
+        assert_eq!(leads(&kept, b"other"), None);
+        assert_eq!(kept.neighbours_wanted(DIRECTORY), limits::NEIGHBOURS_LEASED_MAX);
+        kept.may_be_walked(DIRECTORY);
+        let came = neighbours(&["b", "c", "d"]);
+        kept.keep_neighbours(&directory(9), Some((b"e", FILE)), (&came, false), now);
+        assert_eq!(kept.neighbours_wanted(DIRECTORY), 0, "most of them were known");
+        kept.recall(DIRECTORY, Leased::Names);
+        assert_eq!(kept.neighbours_wanted(DIRECTORY), 0, "it begins anew");
+    }
+
+    // SEMANTICS 138.6
+    #[test]
+    fn of_a_directory_that_came_whole_all_names_are_known() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        kept.keep_neighbours(&directory(2), Some((b"a", FILE)), (&neighbours(&["b"]), true), now);
+        assert_eq!((leads(&kept, b"a"), leads(&kept, b"b")), (Some(Named::At(FILE)), Some(Named::At(FILE))));
+        assert_eq!(leads(&kept, b"other"), Some(Named::Absent));
+        assert_eq!(kept.neighbours_wanted(DIRECTORY), 0);
+        kept.recall(DIRECTORY, Leased::Attributes);
+        assert_eq!(leads(&kept, b"other"), None, "somebody may have made it");
     }
 
     #[test]

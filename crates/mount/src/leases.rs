@@ -23,7 +23,7 @@ use ramlace_fuse::{AnsweringEnd, Notifier, Size};
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
-use ramlace_wire::namespace::EntryLeased;
+use ramlace_wire::namespace::{DirectoryEntry, EntryLeased};
 
 use crate::believed::{Asked, State, Subject, kept_attributes, kept_name};
 use crate::kept::Named;
@@ -62,6 +62,13 @@ pub(crate) enum Keeping<'a> {
     Absence {
         directory: &'a Attributes,
         name: &'a [u8],
+    },
+    /// Other names of this directory; with the one that was asked for they are all, or not.
+    Neighbours {
+        directory: &'a Attributes,
+        found: Option<(&'a [u8], InodeId)>,
+        neighbours: &'a [DirectoryEntry],
+        is_all: bool,
     },
 }
 
@@ -279,12 +286,31 @@ impl Leases {
                     && is_newer(&state, directory, Leased::Attributes) =>
             {
                 state.kept.keep_place(directory, name, inode, asked.at);
+                state.kept.may_be_walked(directory);
             }
             Keeping::Absence { directory, name } if is_newer(&state, directory.inode, Leased::Attributes) => {
                 state.kept.keep_attributes(directory, asked.at);
                 state.kept.keep_name(directory.inode, name, Named::Absent, asked.at);
             }
+            Keeping::Neighbours { directory, found, neighbours, is_all }
+                if is_newer(&state, directory.inode, Leased::Names)
+                    && is_newer(&state, directory.inode, Leased::Attributes) =>
+            {
+                state.kept.keep_neighbours(directory, found, (neighbours, is_all), asked.at);
+            }
             _ => {}
+        }
+    }
+
+    /// How many other names are to be asked for with one of this directory.
+    pub(crate) fn neighbours_wanted(&self, directory: InodeId) -> u16 {
+        if self.names { self.lock().kept.neighbours_wanted(directory) } else { 0 }
+    }
+
+    /// A program has listed a directory.
+    pub(crate) fn listed(&self, directory: InodeId) {
+        if self.names {
+            self.lock().kept.may_be_walked(directory);
         }
     }
 

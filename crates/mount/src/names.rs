@@ -6,7 +6,7 @@ use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_client::{RenameMode, Rights};
 use ramlace_fuse::Entry;
 use ramlace_wire::leases::{AttributesLeased, NameLeased};
-use ramlace_wire::namespace::{Create, Made, MakeNode, NewMode};
+use ramlace_wire::namespace::{Create, DirectoryEntry, Made, MakeNode, NewMode};
 use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
 
 use crate::attributes::entry;
@@ -65,7 +65,7 @@ impl PoolFileSystem {
         Ok(entry(&attributes, believed))
     }
 
-    /// An entry that was found before, under valid leases.
+    /// An entry that was found before, under valid leases. What it leads to may have to be asked for.
     ///
     /// Errors: `NotFound`, if a valid lease says that there is no such name.
     fn kept_entry(&self, parent: InodeId, name: &[u8]) -> Result<Option<FoundEntry>> {
@@ -76,13 +76,17 @@ impl PoolFileSystem {
         let Some(inode) = named.inode() else {
             return Err(Error::new(ErrorKind::NotFound, "there is no such name"));
         };
-        let kept = self.kept_attributes(inode).map(|(attributes, asked_then)| FoundEntry {
-            asked: asked.earlier(asked_then),
-            attributes,
-            names: matches!(named, Named::At(_)),
-            leased: true,
-        });
-        Ok(kept)
+        let names = matches!(named, Named::At(_));
+        if let Some((attributes, asked_then)) = self.kept_attributes(inode) {
+            let asked = asked.earlier(asked_then);
+            return Ok(Some(FoundEntry { asked, attributes, names, leased: true }));
+        }
+        if !names {
+            // With the name the kernel gets a lease on it.
+            return Ok(None);
+        }
+        let (attributes, leased) = self.attributes_of_entry(inode)?;
+        Ok(Some(FoundEntry { asked, attributes, names, leased }))
     }
 
     /// Kept attributes under a valid lease, unless programs here may change them without asking.
@@ -106,9 +110,15 @@ impl PoolFileSystem {
 
     fn ask_for_entry(&self, parent: InodeId, name: &Name) -> Result<FoundEntry> {
         let (asked, told) = (self.leases.ask(), self.raw().times_reported());
-        let NameLeased { found, names, attributes: leased, directory } =
-            self.raw().lease_name(parent, name, self.leases.names)?;
+        let neighbours_max = self.leases.neighbours_wanted(parent);
+        let NameLeased { found, names, attributes: leased, directory, neighbours, is_all } =
+            self.raw().lease_name(parent, name, self.leases.names, neighbours_max)?;
         let name = name.as_bytes();
+        if let Some(directory) = directory.as_ref().filter(|_| neighbours_max > 0) {
+            let found = found.as_ref().map(|found| (name, found.inode));
+            let came = Keeping::Neighbours { directory, found, neighbours: &neighbours, is_all };
+            self.keep_neighbours((asked, told), came, &neighbours);
+        }
         let Some(found) = found else {
             if let Some(directory) = &directory {
                 self.leases.keep(asked, Keeping::Absence { directory, name });
@@ -120,9 +130,7 @@ impl PoolFileSystem {
             self.leases.keep(asked, Keeping::Name { directory: parent, name, inode });
         }
         let (attributes, leased) = match found.attributes {
-            // Times of writes here that were not reported yet are reported before the home is asked. And the
-            // memory of a file with holes is known only to its lanes.
-            Some(attributes) if attributes.allocated.is_some() && !self.owes_times(inode, told) => {
+            Some(attributes) if self.tells_all(&attributes, told) => {
                 if leased {
                     self.keep_attributes(asked, &attributes);
                 }
@@ -131,6 +139,22 @@ impl PoolFileSystem {
             _ => self.attributes_of_entry(inode)?,
         };
         Ok(FoundEntry { asked, attributes, names, leased })
+    }
+
+    /// Keeps what came with a name under leases.
+    fn keep_neighbours(&self, (asked, told): (Asked, u64), came: Keeping<'_>, neighbours: &[DirectoryEntry]) {
+        self.leases.keep(asked, came);
+        for attributes in neighbours.iter().filter_map(|entry| entry.attributes.as_ref()) {
+            if self.tells_all(attributes, told) {
+                self.keep_attributes(asked, attributes);
+            }
+        }
+    }
+
+    /// Whether a home knows all of a file's attributes: times of writes here that were not reported yet are reported
+    /// before it is asked, and the memory of a file with holes is known only to its lanes.
+    fn tells_all(&self, attributes: &Attributes, told: u64) -> bool {
+        attributes.allocated.is_some() && !self.owes_times(attributes.inode, told)
     }
 
     /// Whether the home of a file may not have known, when it was asked, when programs here had written to

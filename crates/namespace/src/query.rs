@@ -1,6 +1,7 @@
 //! Queries: they change nothing. The answer to each is told by its request; where a subject's file lies above this one and has several, they stand there.
 
-use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, limits};
+use ramlace_layout::COLLISION_BITS;
 use ramlace_wire::namespace::{
     DirectoryEntry, DirectoryPage, Found, GetAttributes, InodeInfo, Lookup, ReadDirectory, ReadLink,
 };
@@ -113,6 +114,42 @@ impl SlotState {
         }
     }
 
+    fn directory_entry(&self, cookie: u64, entry: &Entry) -> DirectoryEntry {
+        DirectoryEntry {
+            cookie,
+            name: entry.name.clone(),
+            inode: entry.inode,
+            kind: entry.kind,
+            attributes: self.attributes_here(entry),
+        }
+    }
+
+    /// Up to `most` entries of a directory whose names are all here: those behind this name in the order of cookies,
+    /// and behind the last one those from the first on. And whether these and the name are all.
+    ///
+    /// Errors: `Denied` for a caller that may not list the directory.
+    pub fn neighbours(
+        &self,
+        who: &Credentials,
+        parent: InodeId,
+        name: &Name,
+        most: usize,
+    ) -> Result<(Vec<DirectoryEntry>, bool)> {
+        let (inode, directory) = self.directory_here(parent)?;
+        inode.check_allows(who, right::READ)?;
+        let hash = self.hash.of(name);
+        let at = directory.entries.find(hash, name).map_or(hash << COLLISION_BITS, |(cookie, _)| cookie);
+        let from_first = directory.entries.after(0).take_while(|(cookie, _)| *cookie <= at);
+        let mut others =
+            directory.entries.after(at).chain(from_first).filter(|(_, entry)| entry.name != *name);
+        let seen: Vec<(u64, &Entry)> = others.by_ref().take(most).collect();
+        // What is just getting another name is not shown.
+        let known = |entry: &Entry| directory.check_known(&entry.name).is_ok();
+        let is_all = others.next().is_none() && directory.busy.is_empty();
+        let shown = seen.into_iter().filter(|(_, entry)| known(entry));
+        Ok((shown.map(|(cookie, entry)| self.directory_entry(cookie, entry)).collect(), is_all))
+    }
+
     fn read_directory(&self, who: &Credentials, request: ReadDirectory) -> Result<DirectoryPage> {
         if request.entries_max == 0 {
             return Err(Error::new(ErrorKind::Invalid, "a page of a directory has at least one entry"));
@@ -130,13 +167,7 @@ impl SlotState {
         let entries: Vec<DirectoryEntry> = rest
             .by_ref()
             .take(entries_max)
-            .map(|(cookie, entry)| DirectoryEntry {
-                cookie,
-                name: entry.name.clone(),
-                inode: entry.inode,
-                kind: entry.kind,
-                attributes: self.attributes_here(entry),
-            })
+            .map(|(cookie, entry)| self.directory_entry(cookie, entry))
             .collect();
         let all = rest.next().is_none();
         let end = all && (last == u64::MAX || partition + 1 == limits::DIRECTORY_PARTITIONS);

@@ -13,10 +13,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{ErrorKind, InodeId, SessionId, Slot};
+use ramlace_base::{ErrorKind, InodeId, SessionId, Slot, limits};
 use ramlace_namespace::leases::{HOLD_MILLIS, Renewal};
 use ramlace_wire::leases::{AttributesLeased, LeaseAttributes, LeaseName, Leased, LeasesRenewed, NameLeased};
-use ramlace_wire::namespace::{EntryLeased, GetAttributes, Lookup};
+use ramlace_wire::namespace::{DirectoryEntry, EntryLeased, GetAttributes, Lookup};
 use ramlace_wire::{Attributes, Credentials};
 
 use crate::gate::Call;
@@ -31,23 +31,53 @@ impl Server {
         who: &Credentials,
         request: LeaseName,
     ) -> Outcome<NameLeased> {
-        let (slot, parent) = (header.slot, request.parent);
+        let (slot, session) = (header.slot, header.session);
+        let LeaseName { parent, name, names, neighbours_max } = request;
         self.admit(header, slot).await?;
-        match self.query(who, slot, &Lookup { parent, name: request.name }) {
-            Ok(found) => {
-                let names = request.names && self.lease_names(header.session, slot, parent);
-                let attributes =
-                    found.attributes.is_some() && self.lease(header.session, found.inode, Leased::Attributes);
-                Ok(NameLeased { found: Some(found), names, attributes, directory: None })
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let names = request.names && self.lease_names(header.session, slot, parent);
-                let directory =
-                    names.then(|| self.lease_changed(header.session, who, slot, parent)).flatten();
-                Ok(NameLeased { found: None, names, attributes: false, directory })
-            }
-            Err(error) => Err(error.into()),
+        let lookup = Lookup { parent, name };
+        let found = match self.query(who, slot, &lookup) {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        let names = names && self.lease_names(session, slot, parent);
+        let attributes = found.as_ref().is_some_and(|found| {
+            found.attributes.is_some() && self.lease(session, found.inode, Leased::Attributes)
+        });
+        let directory = (names && (found.is_none() || neighbours_max > 0))
+            .then(|| self.lease_changed(session, who, slot, parent))
+            .flatten();
+        let (neighbours, is_all) = match &directory {
+            Some(_) => self.lease_neighbours(session, who, slot, &lookup, neighbours_max),
+            None => Default::default(),
+        };
+        Ok(NameLeased { found, names, attributes, directory, neighbours, is_all })
+    }
+
+    /// Entries beside one in a directory whose names are leased, with leases on those attributes that are here; and
+    /// whether these are all others. A caller that may not list the directory gets none.
+    fn lease_neighbours(
+        self: &Rc<Self>,
+        session: SessionId,
+        who: &Credentials,
+        slot: Slot,
+        beside: &Lookup,
+        most: u16,
+    ) -> (Vec<DirectoryEntry>, bool) {
+        let most = usize::from(most.min(limits::NEIGHBOURS_LEASED_MAX));
+        if most == 0 {
+            return Default::default();
         }
+        let listed = self
+            .durable
+            .borrow()
+            .names(slot)
+            .and_then(|names| names.neighbours(who, beside.parent, &beside.name, most).ok());
+        let (mut entries, is_all) = listed.unwrap_or_default();
+        for entry in &mut entries {
+            entry.attributes.take_if(|_| !self.lease(session, entry.inode, Leased::Attributes));
+        }
+        (entries, is_all)
     }
 
     /// Renews all leases of a session.

@@ -23,7 +23,7 @@ fn name(text: &str) -> Name {
 
 /// Asks for leases until one is given: the server has to know that the session listens.
 async fn absence_known(client: &mut Client, text: &str) {
-    let lease = LeaseName { parent: InodeId::ROOT, name: name(text), names: true };
+    let lease = LeaseName { parent: InodeId::ROOT, name: name(text), names: true, neighbours_max: 0 };
     loop {
         let leased = client.ask(&lease).await.unwrap();
         assert!(leased.found.is_none(), "'{text}' is there");
@@ -182,7 +182,7 @@ fn a_directory_comes_along_only_while_the_name_is_as_it_was_told() {
         other_made.await.unwrap();
         loop {
             // Repeats until leases are given again.
-            let lease = LeaseName { parent, name: name("none"), names: true };
+            let lease = LeaseName { parent, name: name("none"), names: true, neighbours_max: 0 };
             if client.ask(&lease).await.unwrap().directory.is_some() {
                 break;
             }

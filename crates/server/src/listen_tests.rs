@@ -21,7 +21,12 @@ fn a_session_that_believes_nothing_by_leases_is_given_none_though_it_listens() {
         let server = TestServer::start(1);
         let mut client = Client::user(&server.address, 1).await;
         let mut listener = client.another(&server.address).await;
-        let lease = LeaseName { parent: InodeId::ROOT, name: Name::new("none").unwrap(), names: true };
+        let lease = LeaseName {
+            parent: InodeId::ROOT,
+            name: Name::new("none").unwrap(),
+            names: true,
+            neighbours_max: 0,
+        };
         listener.ask(&asks(false, NO_LIFE)).await.unwrap();
         assert!(client.ask(&lease).await.unwrap().directory.is_none());
         listener.ask(&asks(true, NO_LIFE)).await.unwrap();

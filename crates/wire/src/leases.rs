@@ -7,7 +7,7 @@
 use ramlace_base::{InodeId, LaneId, Name, Slot};
 use serde::{Deserialize, Serialize};
 
-use crate::namespace::{Found, InodeInfo, is_of_directory};
+use crate::namespace::{DirectoryEntry, Found, InodeInfo, is_of_directory};
 use crate::possible::{is_lane, is_size};
 use crate::types::numbered;
 use crate::{Attributes, Kind, Request};
@@ -32,6 +32,9 @@ pub struct LeaseName {
     pub name: Name,
     /// The names are wanted, too.
     pub names: bool,
+    /// Whoever looks at one name after the other will ask for those behind it in the directory's order: so many
+    /// of them are wanted with it, where the names are.
+    pub neighbours_max: u16,
 }
 
 /// Where it leads, and what may be relied on.
@@ -43,9 +46,14 @@ pub struct NameLeased {
     pub names: bool,
     /// The attributes that came are leased.
     pub attributes: bool,
-    /// The directory, with a lease on its attributes, where its names are wanted and there is no such name: as long as that lasts
-    /// no other session has made one.
+    /// The directory, with a lease on its attributes, where its names are wanted and there is no such name, or neighbours are
+    /// wanted: as long as that lasts no other session has made a name.
     pub directory: Option<Attributes>,
+    /// Other entries, from the one behind the name on, and behind the last from the first on. Their attributes are there where they are
+    /// leased.
+    pub neighbours: Vec<DirectoryEntry>,
+    /// These and the name are all that is in the directory.
+    pub is_all: bool,
 }
 
 impl Request for LeaseName {
@@ -53,9 +61,12 @@ impl Request for LeaseName {
     type Reply = NameLeased;
 
     fn fits(&self, reply: &NameLeased) -> bool {
-        let is_entry =
-            reply.found.as_ref().is_none_or(|found| found.is_possible() && reply.directory.is_none());
-        is_entry && is_of_directory(reply.directory.as_ref(), self.parent)
+        let neighbours_fit = reply.neighbours.len() <= usize::from(self.neighbours_max)
+            && (reply.names || reply.neighbours.is_empty())
+            && reply.neighbours.iter().all(DirectoryEntry::is_possible);
+        reply.found.as_ref().is_none_or(Found::is_possible)
+            && is_of_directory(reply.directory.as_ref(), self.parent)
+            && neighbours_fit
     }
 }
 

@@ -39,11 +39,17 @@ impl Pool {
 
 impl Raw<'_> {
     /// The entry `name` of a directory, if there is one, with leases on the attributes that are returned and,
-    /// if wanted, on the directory's `names`. They last for [`ramlace_base::limits::LEASE_MILLIS`], counted
-    /// from before this call.
-    pub fn lease_name(self, parent: InodeId, name: &Name, names: bool) -> Result<NameLeased> {
+    /// if wanted, on the directory's `names`; then also up to `neighbours_max` other entries. They last for
+    /// [`ramlace_base::limits::LEASE_MILLIS`], counted from before this call.
+    pub fn lease_name(
+        self,
+        parent: InodeId,
+        name: &Name,
+        names: bool,
+        neighbours_max: u16,
+    ) -> Result<NameLeased> {
         let session = self.pool.session()?;
-        let request = LeaseName { parent, name: name.clone(), names };
+        let request = LeaseName { parent, name: name.clone(), names, neighbours_max };
         session.in_partition(parent, name, |slot, deadline| {
             session.listen_to_recalls_of(slot)?;
             session.ask(slot, &request, deadline)

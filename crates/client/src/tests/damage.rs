@@ -214,7 +214,7 @@ fn in_pool(pool: &Pool, seed: u64) {
         let raw = pool.raw();
         let _ = raw.lookup(InodeId::ROOT, &name);
         let _ = raw.info(InodeId::ROOT);
-        let _ = raw.lease_name(InodeId::ROOT, &name, true);
+        let _ = raw.lease_name(InodeId::ROOT, &name, true, 16);
         let _ = raw.lease_attributes(InodeId::ROOT, true);
         let _ = raw.read_directory_plus(InodeId::ROOT, 0, 100);
         let _ = raw.set_attributes(&SetAttributes::nothing(InodeId::ROOT));

@@ -199,6 +199,12 @@ pub struct DirectoryEntry {
     pub attributes: Option<Attributes>,
 }
 
+impl DirectoryEntry {
+    pub(crate) fn is_possible(&self) -> bool {
+        self.attributes.as_ref().is_none_or(|told| told.is_of(self.inode))
+    }
+}
+
 /// Some entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryPage {
@@ -215,14 +221,12 @@ impl Request for ReadDirectory {
     type Reply = DirectoryPage;
 
     fn fits(&self, reply: &DirectoryPage) -> bool {
-        let told =
-            |entry: &DirectoryEntry| entry.attributes.as_ref().is_none_or(|told| told.is_of(entry.inode));
         // Each page comes closer to the end.
         let cookies = std::iter::once(self.after).chain(reply.entries.iter().map(|entry| entry.cookie));
         cookies.is_sorted_by(|one, next| one < next)
             && (reply.end || reply.next > self.after)
             && reply.entries.len() <= self.entries_max as usize
-            && reply.entries.iter().all(told)
+            && reply.entries.iter().all(DirectoryEntry::is_possible)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Entries, and the lifetime of the inodes behind them.
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, SessionId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Slot, limits};
 use ramlace_namespace::{Delivery, DeliveryAnswer, Op};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self};
@@ -8,11 +8,7 @@ use ramlace_wire::{ErrorBody, FileKind, encode_body};
 
 use crate::rules::story::*;
 
-fn begin_lane(story: &mut Story, inode: InodeId, lane: u16) {
-    let (lane, by, epoch) = (LaneId { inode, lane }, SessionId::NONE, Epoch(1));
-    assert_eq!(story.server(Op::BeginLane { lane, by, epoch }), [], "nobody sees it");
-}
-
+// SEMANTICS 137.8
 #[test]
 fn lanes_that_have_never_begun_get_no_message_when_their_file_goes() {
     let mut story = Story::new();
@@ -23,7 +19,7 @@ fn lanes_that_have_never_begun_get_no_message_when_their_file_goes() {
                 .iter()
                 .all(|lane| story.state.is_new_lane(LaneId { inode: file, lane: *lane }) || *lane == 3)
         );
-        begun.iter().for_each(|lane| begin_lane(&mut story, file, *lane));
+        begun.iter().for_each(|lane| story.begin_lane(file, *lane));
         let dropped = if begun.contains(&3) { 1 } else { dropped };
         story.ask(unlink(InodeId::ROOT, "f")).unwrap();
         story.ask(close(file)).unwrap();
@@ -38,7 +34,7 @@ fn lanes_that_have_never_begun_get_no_message_when_their_file_goes() {
 fn an_unlinked_file_lives_until_its_last_close() {
     let mut story = Story::new();
     let file = story.create_wide(InodeId::ROOT, "f", 3);
-    begin_lane(&mut story, file, 1);
+    story.begin_lane(file, 1);
     story.session = session(2);
     story.ask(Op::Open(wire::Open { inode: file, read: true, write: false, run: false })).unwrap();
     story.ask(Op::Open(wire::Open { inode: file, read: true, write: true, run: false })).unwrap();

@@ -7,6 +7,7 @@ mod exactly_once;
 mod inline;
 mod locks;
 mod memory;
+mod neighbours;
 mod passthrough;
 mod renames;
 mod rights;

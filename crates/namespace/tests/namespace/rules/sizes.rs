@@ -160,6 +160,7 @@ fn truncations_that_a_dead_lane_does_not_hear_of_are_bounded() {
 fn a_closed_file_gives_back_its_tails_once() {
     let mut story = Story::new();
     let file = story.create_wide(InodeId::ROOT, "f", 2);
+    (0..2).for_each(|lane| story.begin_lane(file, lane));
     story.extend(file, 1, 10 << 20).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 2);
@@ -184,6 +185,7 @@ fn a_closed_file_gives_back_its_tails_once() {
 fn a_file_whose_size_was_set_before_it_was_written_gives_back_its_tails_too() {
     let mut story = Story::new();
     let file = story.create_wide(InodeId::ROOT, "f", 2);
+    (0..2).for_each(|lane| story.begin_lane(file, lane));
     story.ask(truncate(file, 10 << 20)).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent.len(), 2);
@@ -197,6 +199,7 @@ fn a_file_whose_size_was_set_before_it_was_written_gives_back_its_tails_too() {
 fn small_files_have_no_tails() {
     let mut story = Story::new();
     let file = story.create_wide(InodeId::ROOT, "f", 2);
+    (0..2).for_each(|lane| story.begin_lane(file, lane));
     story.extend(file, 1, 1 << 20).unwrap();
     story.ask(close(file)).unwrap();
     assert_eq!(story.sent, []);

@@ -1,7 +1,7 @@
 //! A slot, a client, and short notations for their messages.
 
 use ramlace_base::{
-    Epoch, ErrorKind, Generation, InodeId, Name, Result, Sequence, SessionId, Slot, Timestamp,
+    Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Result, Sequence, SessionId, Slot, Timestamp,
 };
 use ramlace_namespace::{
     Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, SlotState,
@@ -121,6 +121,12 @@ impl Story {
         let inode = self.create_inline(parent, text, width);
         self.ask(promote(inode)).unwrap();
         inode
+    }
+
+    /// Nobody sees it.
+    pub fn begin_lane(&mut self, inode: InodeId, lane: u16) {
+        let (lane, by, epoch) = (LaneId { inode, lane }, SessionId::NONE, Epoch(1));
+        assert_eq!(self.server(Op::BeginLane { lane, by, epoch }), []);
     }
 
     pub fn create_inline(&mut self, parent: InodeId, text: &str, width: u16) -> InodeId {

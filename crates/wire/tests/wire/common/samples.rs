@@ -605,8 +605,8 @@ fields! {
     EndWatch { inode, lane, wait }
     NoteChange { target, start, end }
 
-    LeaseName { parent, name, names }
-    NameLeased { found, names, attributes, directory }
+    LeaseName { parent, name, names, neighbours_max }
+    NameLeased { found, names, attributes, directory, neighbours, is_all }
     RenewLeases {}
     LeasesRenewed { renewed, life, taken, newest }
     LeaseAttributes { inode, names }
