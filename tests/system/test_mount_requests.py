@@ -265,14 +265,14 @@ def test_what_a_server_has_yet_to_hear_is_told(new_pool: NewPool, new_mount: New
         files.setdefault((directory.stat().st_ino >> 48) % 2, directory / "file")
     handles = [file.open("wb", buffering=0) for file in files.values()]
 
-    def owed() -> set[int]:
-        lines = os.getxattr(mount.directory, "user.ramlace.owed").decode().splitlines()
+    def pending() -> set[int]:
+        lines = os.getxattr(mount.directory, "user.ramlace.pending").decode().splitlines()
         return {int(line.split()[0]) for line in lines}
 
-    assert owed() == set()
+    assert pending() == set()
     with frozen(pool.process("child", 1)):
         for handle in handles:
             with contextlib.suppress(OSError):
                 handle.close()
-        assert eventually(lambda: owed() == {1})
-    assert eventually(lambda: owed() == set())
+        assert eventually(lambda: pending() == {1})
+    assert eventually(lambda: pending() == set())

@@ -129,14 +129,14 @@ impl Pool {
     /// are sent a second later, or when their home answers again.
     ///
     /// Errors: those of beginning a session.
-    pub fn owed(&self) -> Result<usize> {
+    pub fn pending(&self) -> Result<usize> {
         Ok(self.session()?.outbox.by_home().values().sum())
     }
 
     /// The same by the server that each is for, as far as the map known here tells.
     ///
     /// Errors: those of beginning a session.
-    pub fn owed_by_server(&self) -> Result<BTreeMap<ServerId, usize>> {
+    pub fn pending_by_server(&self) -> Result<BTreeMap<ServerId, usize>> {
         let session = self.session()?;
         let map = session.known_map();
         let mut counts = BTreeMap::new();

@@ -57,13 +57,14 @@ struct State {
 
 /// Knows which files the kernel still has to drop pages of.
 #[derive(Clone)]
-pub(crate) struct Owed(Weak<Shared>);
+pub(crate) struct PendingDrops(Weak<Shared>);
 
-impl Owed {
+impl PendingDrops {
     /// Whether the kernel may have pages of this file although others were told that nobody waits for them.
     pub(crate) fn has(&self, inode: InodeId) -> bool {
-        let is_owed =
-            |shared: Arc<Shared>| shared.modes.of(inode) == Mode::Relaxed && shared.lock().drops.owes(inode);
+        let is_owed = |shared: Arc<Shared>| {
+            shared.modes.of(inode) == Mode::Relaxed && shared.lock().drops.is_pending(inode)
+        };
         self.0.upgrade().is_some_and(is_owed)
     }
 }
@@ -101,8 +102,8 @@ impl Droppers {
     }
 
     /// A view of what is still to be dropped.
-    pub(crate) fn owed(&self) -> Owed {
-        Owed(Arc::downgrade(&self.shared))
+    pub(crate) fn pending(&self) -> PendingDrops {
+        PendingDrops(Arc::downgrade(&self.shared))
     }
 
     /// Drops pages soon.

@@ -21,7 +21,7 @@ use crate::xattrs::{answer_sized, is_rule};
 pub const REQUESTS_ATTRIBUTE: &str = "user.ramlace.requests";
 /// Shows the mount's pending messages to servers, one line for each server: its number, and how many
 /// messages.
-pub const OWED_ATTRIBUTE: &str = "user.ramlace.owed";
+pub const PENDING_ATTRIBUTE: &str = "user.ramlace.pending";
 
 /// A call by a descriptor of a directory (`FUSE_IOCTL_DIR`).
 const IOCTL_OF_DIRECTORY: u32 = 1 << 4;
@@ -202,8 +202,8 @@ impl PoolFileSystem {
             Operation::GetXattr { name, size } if name == REQUESTS_ATTRIBUTE.as_bytes() => {
                 answer_sized(reply, Ok(self.counts.to_string().into_bytes()), size);
             }
-            Operation::GetXattr { name, size } if name == OWED_ATTRIBUTE.as_bytes() => {
-                answer_sized(reply, self.owed(), size);
+            Operation::GetXattr { name, size } if name == PENDING_ATTRIBUTE.as_bytes() => {
+                answer_sized(reply, self.pending(), size);
             }
             Operation::SetXattr { name, value, flags } => {
                 done(reply, self.set_xattr(inode, name, value, flags));
@@ -226,9 +226,9 @@ impl PoolFileSystem {
     }
 
     /// The mount's pending messages, one line for each server.
-    fn owed(&self) -> Result<Vec<u8>> {
-        let owed = self.pool.owed_by_server()?;
-        let lines = owed.iter().map(|(server, messages)| format!("{} {messages}\n", server.0));
+    fn pending(&self) -> Result<Vec<u8>> {
+        let pending = self.pool.pending_by_server()?;
+        let lines = pending.iter().map(|(server, messages)| format!("{} {messages}\n", server.0));
         Ok(lines.collect::<String>().into_bytes())
     }
 

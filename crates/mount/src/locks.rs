@@ -18,7 +18,7 @@ use ramlace_client::{Cancellation, LockKind, LockRequest, LockTable, LockedFile,
 use ramlace_fuse::{Porter, Reply};
 use ramlace_sync::{Mutex, MutexGuard};
 
-use crate::droppers::Owed;
+use crate::droppers::PendingDrops;
 use crate::handles::OpenFile;
 use crate::nodes::Nodes;
 use crate::refresh::Refresher;
@@ -52,7 +52,7 @@ pub(crate) struct Locks {
     versions: Arc<Versions>,
     /// Drops of relaxed files are not waited for, so a write elsewhere may be over before its time is known
     /// here.
-    owed: Owed,
+    drops: PendingDrops,
     refresher: Arc<Refresher>,
     /// Finds out in which system call a program waits.
     porter: Arc<Porter>,
@@ -63,7 +63,7 @@ impl Locks {
         enabled: bool,
         nodes: &Arc<Nodes>,
         versions: &Arc<Versions>,
-        owed: Owed,
+        drops: PendingDrops,
         refresher: &Arc<Refresher>,
         porter: &Arc<Porter>,
     ) -> Arc<Locks> {
@@ -72,7 +72,7 @@ impl Locks {
             parked: Mutex::default(),
             nodes: nodes.clone(),
             versions: versions.clone(),
-            owed,
+            drops,
             refresher: refresher.clone(),
             porter: porter.clone(),
         })
@@ -178,7 +178,7 @@ impl Locks {
 
     /// Whether the kernel's pages of a file are of this version, and no drop of them is pending.
     pub(crate) fn pages_are_of(&self, inode: InodeId, version: Version) -> bool {
-        self.versions.are_of(inode, version) && !self.owed.has(inode)
+        self.versions.are_of(inode, version) && !self.drops.has(inode)
     }
 
     /// A waiting program has a signal.

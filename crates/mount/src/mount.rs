@@ -128,7 +128,7 @@ impl Mount {
         let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap(), &nodes));
         let strict = Arc::<StrictReads>::default();
         let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes)?;
-        let locks = Locks::new(options.locks, &nodes, &versions, droppers.owed(), &refresher, porter);
+        let locks = Locks::new(options.locks, &nodes, &versions, droppers.pending(), &refresher, porter);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
         let file_system = PoolFileSystem {

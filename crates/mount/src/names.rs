@@ -154,13 +154,13 @@ impl PoolFileSystem {
     /// Whether a home knows all of a file's attributes: times of writes here that were not reported yet are reported
     /// before it is asked, and the memory of a file with holes is known only to its lanes.
     fn tells_all(&self, attributes: &Attributes, told: u64) -> bool {
-        attributes.allocated.is_some() && !self.owes_times(attributes.inode, told)
+        attributes.allocated.is_some() && !self.has_unreported_times(attributes.inode, told)
     }
 
     /// Whether the home of a file may not have known, when it was asked, when programs here had written to
     /// it; `told` was taken before.
-    fn owes_times(&self, inode: InodeId, told: u64) -> bool {
-        self.handles.is_written_here(inode) || self.raw().owes_times(inode, told)
+    fn has_unreported_times(&self, inode: InodeId, told: u64) -> bool {
+        self.handles.is_written_here(inode) || self.raw().has_unreported_times(inode, told)
     }
 
     /// The kernel may have a directory at another place: see [`crate::places`].

@@ -96,7 +96,7 @@ pub(crate) struct Drops<T> {
     for_lives: VecDeque<u64>,
     running: HashMap<InodeId, Running>,
     /// The number of pending drops of each file.
-    owed: HashMap<InodeId, usize>,
+    pending: HashMap<InodeId, usize>,
     recalled: HashSet<(ServerId, u64)>,
     /// The incarnation of each restarted server, and the number of files from before it that still have to be
     /// dropped.
@@ -127,7 +127,7 @@ impl<T> Drops<T> {
             waiting: VecDeque::new(),
             for_lives: VecDeque::new(),
             running: HashMap::new(),
-            owed: HashMap::new(),
+            pending: HashMap::new(),
             recalled: HashSet::new(),
             lives: HashMap::new(),
             threads: 0,
@@ -198,7 +198,7 @@ impl<T> Drops<T> {
         let for_life = matches!(whom, For::Life(..));
         let queue = if for_life { &mut self.for_lives } else { &mut self.waiting };
         queue.push_back(self.last);
-        *self.owed.entry(drop.inode).or_default() += 1;
+        *self.pending.entry(drop.inode).or_default() += 1;
         let job = Job::new(drop, whom, look_at, now);
         self.free_waiting += usize::from(job.is_free);
         self.jobs.insert(self.last, job);
@@ -215,8 +215,8 @@ impl<T> Drops<T> {
     }
 
     /// Whether the kernel may have pages of this file that it still has to drop.
-    pub(crate) fn owes(&self, inode: InodeId) -> bool {
-        self.owed.contains_key(&inode)
+    pub(crate) fn is_pending(&self, inode: InodeId) -> bool {
+        self.pending.contains_key(&inode)
     }
 
     /// Whether one more thread is to begin; if so, it is counted.
@@ -330,10 +330,10 @@ impl<T> Drops<T> {
 
     fn remove(&mut self, id: u64) -> Option<Job<T>> {
         let job = self.jobs.remove(&id)?;
-        if let Some(owed) = self.owed.get_mut(&job.drop.inode) {
-            *owed -= 1;
-            if *owed == 0 {
-                self.owed.remove(&job.drop.inode);
+        if let Some(pending) = self.pending.get_mut(&job.drop.inode) {
+            *pending -= 1;
+            if *pending == 0 {
+                self.pending.remove(&job.drop.inode);
             }
         }
         Some(job)

@@ -246,7 +246,7 @@ impl Client {
 
     /// Leaves it to the outbox to tell the home when the inode was written.
     fn owe_times_of(&self, open: &OpenInode) {
-        if !open.owes_times.swap(true, Ordering::AcqRel) {
+        if !open.times_in_outbox.swap(true, Ordering::AcqRel) {
             self.owe(Message::Times(open.inode));
         }
     }
@@ -265,9 +265,9 @@ impl Client {
 
     /// Whether a home may not know yet when this process last wrote to an inode. This includes the case that
     /// it was told after `told`: what it answered in between lacks that time.
-    pub(crate) fn owes_times(&self, inode: InodeId, told: u64) -> bool {
-        let owes = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_none();
-        self.inodes.find(inode).is_some_and(owes) || self.times_reported() != told
+    pub(crate) fn has_unreported_times(&self, inode: InodeId, told: u64) -> bool {
+        let unreported = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_none();
+        self.inodes.find(inode).is_some_and(unreported) || self.times_reported() != told
     }
 
     /// Tells the home when this process last wrote to an inode, unless it knows.
@@ -288,12 +288,12 @@ impl Client {
         };
         let Some(_telling) = open.telling.try_lock() else { return Ok(Acknowledged::NotYet) };
         // Later writes make a new message.
-        open.owes_times.swap(false, Ordering::AcqRel);
+        open.times_in_outbox.swap(false, Ordering::AcqRel);
         match self.tell_written(&open, deadline) {
             Ok(()) => Ok(Acknowledged::Yes),
             Err(_) if self.is_ended() => Ok(Acknowledged::Yes),
             Err(error) => {
-                open.owes_times.store(true, Ordering::Release);
+                open.times_in_outbox.store(true, Ordering::Release);
                 // A home that refuses this must not delay the messages of other files.
                 if is_unacknowledged(&error) { Err(error) } else { Ok(Acknowledged::NotYet) }
             }

@@ -327,7 +327,7 @@ impl Pool {
         };
         match came.info {
             // The home's answer lacks what this process has written and the home does not know yet.
-            Some(info) if info.attributes.inode == inode && !session.owes_times(inode, told) => {
+            Some(info) if info.attributes.inode == inode && !session.has_unreported_times(inode, told) => {
                 session.with_allocated(info)
             }
             _ => self.raw().info(inode).map_err(|error| error.context(ShownPath(path))),

@@ -31,7 +31,7 @@ pub(crate) struct OpenInode {
     /// When it was last written without the home's knowledge, in nanoseconds; 0: never.
     pub(crate) written: AtomicI64,
     /// The outbox has a message that tells the home.
-    pub(crate) owes_times: AtomicBool,
+    pub(crate) times_in_outbox: AtomicBool,
     /// Held while the home is told.
     pub(crate) telling: Mutex<()>,
     /// The permit that proves to its lanes for what a host's session has it open.
@@ -57,7 +57,7 @@ impl OpenInode {
             inline: AtomicBool::new(inline),
             since: AtomicU32::new(since.0),
             written: AtomicI64::new(0),
-            owes_times: AtomicBool::new(false),
+            times_in_outbox: AtomicBool::new(false),
             telling: Mutex::new(()),
             permit: HeldPermit::default(),
             near: NearLanes::default(),

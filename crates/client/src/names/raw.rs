@@ -230,7 +230,7 @@ impl Raw<'_> {
         })
     }
 
-    /// How often homes were told when this process wrote: see [`Raw::owes_times`].
+    /// How often homes were told when this process wrote: see [`Raw::has_unreported_times`].
     #[must_use]
     pub fn times_reported(self) -> u64 {
         self.pool.session().map_or(0, |session| session.times_reported())
@@ -239,8 +239,8 @@ impl Raw<'_> {
     /// Whether the home of an inode does not know yet when this process last wrote to it, or may have been
     /// told since `told`: then what it answered in between lacks that time.
     #[must_use]
-    pub fn owes_times(self, inode: InodeId, told: u64) -> bool {
-        self.pool.session().is_ok_and(|session| session.owes_times(inode, told))
+    pub fn has_unreported_times(self, inode: InodeId, told: u64) -> bool {
+        self.pool.session().is_ok_and(|session| session.has_unreported_times(inode, told))
     }
 
     /// Makes one more entry for a file or a symbolic link; returns its attributes.

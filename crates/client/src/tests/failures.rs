@@ -216,10 +216,10 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     // At most one wait for the first of them.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!(pool.state().open.len(), theirs);
-    let owed = client.owed_by_server().unwrap();
-    assert_eq!(owed.keys().collect::<Vec<_>>(), [&ServerId(1)], "the other has received it all");
-    assert_eq!(owed.values().sum::<usize>(), client.owed().unwrap());
-    assert!(owed[&ServerId(1)] >= theirs);
+    let pending = client.pending_by_server().unwrap();
+    assert_eq!(pending.keys().collect::<Vec<_>>(), [&ServerId(1)], "the other has received it all");
+    assert_eq!(pending.values().sum::<usize>(), client.pending().unwrap());
+    assert!(pending[&ServerId(1)] >= theirs);
     pool.state().silent.clear();
     // Opened again before its home was told that it was closed: it stays open.
     let again = open(kept);
@@ -233,7 +233,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
 
 /// Waits until the outbox is empty.
 fn await_nothing_owed(client: &Pool) {
-    await_that("all is told", || client.owed().unwrap() == 0);
+    await_that("all is told", || client.pending().unwrap() == 0);
 }
 
 fn await_that(what: &str, is_so: impl Fn() -> bool) {
@@ -341,8 +341,8 @@ fn a_close_whose_answer_does_not_come_is_told_once_more() {
     assert_eq!(late.kind(), ErrorKind::TimedOut);
     // The home answers that it was closed already; nothing is pending any more.
     let end = Instant::now() + Duration::from_secs(60);
-    while client.owed().unwrap() > 0 {
-        assert!(Instant::now() < end, "{} messages are still owed", client.owed().unwrap());
+    while client.pending().unwrap() > 0 {
+        assert!(Instant::now() < end, "{} messages are still pending", client.pending().unwrap());
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!((pool.seen(Kind::Close), pool.done(Kind::Close)), (2, 1));

@@ -123,13 +123,13 @@ fn what_a_home_says_lacks_times_that_it_has_yet_to_hear() {
     write_all(&file, &[1; 8192], 0);
     client.session().unwrap().push_times(inode).unwrap();
     let told = raw.times_reported();
-    assert!(!raw.owes_times(inode, told), "it was told before it was asked");
+    assert!(!raw.has_unreported_times(inode, told), "it was told before it was asked");
     write_all(&file, &[2; 10], 0);
     drop(file);
-    assert!(raw.owes_times(inode, told), "the inode is open here still, so nothing was told");
+    assert!(raw.has_unreported_times(inode, told), "the inode is open here still, so nothing was told");
     client.session().unwrap().push_times(inode).unwrap();
-    assert!(raw.owes_times(inode, told), "what was said before lacks it still");
-    assert!(!raw.owes_times(inode, raw.times_reported()));
+    assert!(raw.has_unreported_times(inode, told), "what was said before lacks it still");
+    assert!(!raw.has_unreported_times(inode, raw.times_reported()));
     drop(reader);
 }
 

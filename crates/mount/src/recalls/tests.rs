@@ -57,18 +57,18 @@ fn a_late_recall_is_blocked_once_while_a_request_holds_pages() {
 
 // SEMANTICS 136.2
 #[test]
-fn pages_are_owed_until_the_last_drop_of_their_file_is_over() {
+fn drops_are_pending_until_the_last_one_of_their_file_is_over() {
     let mut drops: Drops<&str> = Drops::new();
     for number in [1, 2] {
         drops.add_relaxed(page(FILE, number), (HERE, number), 0);
     }
-    assert!(drops.owes(FILE) && !drops.owes(InodeId(8)));
+    assert!(drops.is_pending(FILE) && !drops.is_pending(InodeId(8)));
     let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
     drops.look(1, all);
     drops.over(ids[0], true, 0);
-    assert!(drops.owes(FILE), "the other one is under way");
+    assert!(drops.is_pending(FILE), "the other one is under way");
     drops.over(ids[1], true, 0);
-    assert!(!drops.owes(FILE) && drops.owed.is_empty());
+    assert!(!drops.is_pending(FILE) && drops.pending.is_empty());
 }
 
 // SEMANTICS 117.5
@@ -421,7 +421,7 @@ fn what_a_new_life_recalls_is_done_before_all_files_of_before_are_dropped_howeve
         told.extend(drops.over(id, true, 0));
     }
     assert_eq!((count, told), (files.len(), vec![Effect::DroppedAll(HERE, 6)]));
-    assert!(drops.jobs.is_empty() && drops.owed.is_empty());
+    assert!(drops.jobs.is_empty() && drops.pending.is_empty());
 }
 
 #[test]
