@@ -195,6 +195,40 @@ def test_a_file_that_goes_is_no_message_to_servers_that_have_nothing_of_it(
     assert dropped("all", 4) == 2 * 4
 
 
+# SEMANTICS 137.9
+def test_what_was_written_and_closed_is_not_asked_for(new_pool: NewPool, new_mount: NewMount) -> None:
+    """The close brings what the file is now; what others change then is seen."""
+    pool = new_pool(2)
+    mount, other = new_mount(pool), new_mount(pool)
+    made = [mount / f"f{number}" for number in range(FILES)]
+
+    def write(sample: int) -> None:
+        for number, file in enumerate(made):
+            file.write_bytes(pattern(sample, 100 + 9_000 * (number % 2) + sample))
+
+    def look(sample: int) -> None:
+        closed = answered(pool)["Close"]
+        write(sample)
+        # The kernel tells a mount of the last close when the program has gone on.
+        assert eventually(lambda: answered(pool)["Close"] >= closed + FILES)
+        before = answered(pool)
+        for number, file in enumerate(made):
+            assert file.stat().st_size == 100 + 9_000 * (number % 2) + sample
+            file.chmod(0o600 + sample)
+        asked.append((answered(pool) - before)["LeaseAttributes"])
+
+    asked: list[int] = []
+    for sample in range(SAMPLES):
+        look(sample)
+    assert min(asked) <= FILES // 4
+    for number, file in enumerate(made):
+        longer = other / file.name
+        longer.write_bytes(pattern(9, 20 * KIB + number))
+        longer.chmod(0o640)
+        assert (file.stat().st_size, file.stat().st_mode & 0o777) == (20 * KIB + number, 0o640)
+        assert file.read_bytes() == pattern(9, 20 * KIB + number)
+
+
 # SEMANTICS 137.6
 def test_a_file_that_was_looked_at_is_read_to_its_end_without_a_request_for_it(
     new_pool: NewPool, new_mount: NewMount

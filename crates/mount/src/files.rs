@@ -191,10 +191,17 @@ impl PoolFileSystem {
                 self.handed.close(&open.file, open.handed);
             }
             let (inode, wrote) = (open.file.inode(), open.file.rights().write);
-            drop(open);
+            let asked = self.leases.ask();
+            // Another request may still use it.
+            let file = Arc::into_inner(open).and_then(|open| Arc::into_inner(open.file));
+            let now = file.and_then(File::let_go).filter(|now| now.allocated.is_some());
             if wrote {
                 // Until now its times were known only here.
-                self.leases.answered_here(inode);
+                self.leases.attributes_known_here(asked, inode, now.as_ref());
+            }
+            // An open for writing either has found this, or is seen here.
+            if now.is_some_and(|now| self.is_changing(&now)) {
+                self.leases.forget_kept(inode);
             }
         }
     }

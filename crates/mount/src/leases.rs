@@ -270,6 +270,16 @@ impl Leases {
         self.lock().outdate((inode, Leased::Attributes));
     }
 
+    /// The same; `now`: as the answer to this request tells them, under a lease that came with it.
+    pub(crate) fn attributes_known_here(&self, asked: Asked, inode: InodeId, now: Option<&Attributes>) {
+        let (mut state, subject) = (self.lock(), (inode, Leased::Attributes));
+        let is_newest = state.is_newer(asked, subject);
+        state.outdate(subject);
+        if let Some(now) = now.filter(|_| is_newest) {
+            state.kept.keep_attributes(now, asked.at);
+        }
+    }
+
     /// The mount has removed an entry, and it is not known what it led to.
     pub(crate) fn something_changed_here(&self) {
         self.lock().forget_attributes();

@@ -104,7 +104,7 @@ impl PoolFileSystem {
     }
 
     /// Whether programs here may change a file without its home knowing it yet.
-    fn is_changing(&self, of: &Attributes) -> bool {
+    pub(crate) fn is_changing(&self, of: &Attributes) -> bool {
         of.kind == FileKind::File && (self.handles.is_written_here(of.inode) || self.handed.hands_over())
     }
 

@@ -9,7 +9,7 @@ use ramlace_namespace::{Command, Op, Origin, Reply};
 use ramlace_transport::Proved;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{InlineOutcome, InlineWritten, WriteInline};
-use ramlace_wire::namespace::{LayoutWish, Lookup, Made, Opened, Unlinked};
+use ramlace_wire::namespace::{Closed, LayoutWish, Lookup, Made, Opened, Unlinked};
 use ramlace_wire::peer::Token;
 use ramlace_wire::{ClusterMap, Layout, LayoutHints, encode_body};
 
@@ -44,6 +44,8 @@ enum After {
     Cuts(InodeId, u64),
     /// An inline file is promoted to its lanes.
     Promotes(InodeId),
+    /// The session closes an inode, whose attributes it wants with a lease if it is named here.
+    Closes(Option<InodeId>),
 }
 
 impl Server {
@@ -179,6 +181,7 @@ impl Server {
             }
             Op::Truncate(request) if !asked.is_met => After::Cuts(request.inode, request.size),
             Op::Promote { request, .. } => After::Promotes(request.inode),
+            Op::Close(request) => After::Closes(request.leases.then_some(request.inode)),
             _ => After::Nothing,
         }
     }
@@ -218,6 +221,10 @@ impl Server {
                 self.before_inline_change(Some(call), session, inode, range, Change::Erase)?;
             }
             (After::Promotes(inode), _) => self.changed_inline_before(call, inode)?,
+            (After::Closes(inode), _) => {
+                let attributes = inode.and_then(|inode| self.lease_changed(session, who, slot, inode));
+                return Ok(encode_body(&Closed { attributes }));
+            }
             _ => {}
         }
         Ok(reply.encode())

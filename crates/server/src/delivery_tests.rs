@@ -95,7 +95,7 @@ async fn create_cut_remove(client: &mut Client, sequence: u64, name: Name) -> Re
     let inode = create(client, sequence, name.clone()).await?;
     extend_and_cut(client, sequence + 1, inode, Generation::FIRST).await?;
     client.change(sequence + 3, 0, &Unlink { parent, name }).await?;
-    client.change(sequence + 4, 0, &Close { inode, modified: None }).await
+    client.change(sequence + 4, 0, &Close { inode, modified: None, leases: false }).await.map(drop)
 }
 
 pub(crate) async fn extend_and_cut(
@@ -182,7 +182,7 @@ fn a_delivery_that_is_refused_stays_pending() {
             home.ask(&BeginLane { lane, by: SessionId::NONE }).await.unwrap();
             extend_and_cut(&mut client, sequence + 1, inode, Generation::FIRST).await.unwrap();
             client.change(sequence + 3, 0, &Unlink { parent: InodeId::ROOT, name }).await.unwrap();
-            client.change(sequence + 4, 0, &Close { inode, modified: None }).await.unwrap();
+            client.change(sequence + 4, 0, &Close { inode, modified: None, leases: false }).await.unwrap();
         }
         while drops.get() < 4 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;

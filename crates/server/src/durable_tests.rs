@@ -373,7 +373,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         ("leaving", client(Op::LeaveBarrier(LeaveBarrier { name: b"b".to_vec(), member: 0, wait: 1 }))),
         ("unlink", client(Op::Unlink(Unlink { parent, name: name.clone() }))),
         ("rmdir", client(Op::RemoveDirectory(RemoveDirectory { parent, name: name.clone() }))),
-        ("close", client(Op::Close(Close { inode, modified: None }))),
+        ("close", client(Op::Close(Close { inode, modified: None, leases: false }))),
         ("a cancelled change", client(Op::CancelChange(CancelChange { sequence: Sequence(1) }))),
         ("truncate", client(Op::Truncate(Truncate { inode, size: 0, allocated: None }))),
         ("a part", command(Origin::Peer, Op::Prepare(Box::new(prepare)))),

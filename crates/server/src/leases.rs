@@ -150,20 +150,20 @@ impl Server {
         (now == described).then(|| self.lease_changed(session, who, slot, entry.parent)).flatten()
     }
 
-    /// The present attributes of a directory, with a lease, if the session listens to recalls and the
-    /// directory is all here.
-    fn lease_changed(
+    /// The present attributes of an inode, with a lease, if the session listens to recalls and the
+    /// inode is all here.
+    pub fn lease_changed(
         self: &Rc<Self>,
         session: SessionId,
         who: &Credentials,
         slot: Slot,
-        directory: InodeId,
+        inode: InodeId,
     ) -> Option<Attributes> {
-        if directory.slot() != slot || !self.leases.leases.borrow().listens(session) {
+        if inode.slot() != slot || !self.leases.leases.borrow().listens(session) {
             return None;
         }
-        let info = self.query(who, slot, &GetAttributes { inode: directory }).ok()?;
-        let leased = info.partitions.is_empty() && self.lease(session, directory, Leased::Attributes);
+        let info = self.query(who, slot, &GetAttributes { inode }).ok()?;
+        let leased = info.partitions.is_empty() && self.lease(session, inode, Leased::Attributes);
         leased.then_some(info.attributes)
     }
 

@@ -105,7 +105,7 @@ fn changes_of_one_message_are_done_in_their_order_and_each_once() {
             change(100, &create("a"), Some(made)),
             change(101, &write(made, "text"), None),
             change(102, &mode, None),
-            change(103, &Close { inode: made, modified: None }, None),
+            change(103, &Close { inode: made, modified: None, leases: false }, None),
         ];
         let promised_at = delegated.now;
         let changes = changes.into_iter().map(|change| Change { at: promised_at, ..change }).collect();
@@ -207,7 +207,10 @@ fn what_cannot_be_promised_is_refused() {
         let refused = [
             (change(200, &create("a"), Some(other_inode)), ErrorKind::Stale),
             (change(201, &unlink, None), ErrorKind::Invalid),
-            (change(202, &Close { inode: wrong_slot, modified: None }, None), ErrorKind::Invalid),
+            (
+                change(202, &Close { inode: wrong_slot, modified: None, leases: false }, None),
+                ErrorKind::Invalid,
+            ),
             (change(0, &write(file, "x"), None), ErrorKind::Invalid),
             (Change { kind: 0xffff, ..change(203, &write(file, "x"), None) }, ErrorKind::Invalid),
             (

@@ -301,7 +301,7 @@ fn a_permit_outlives_its_server_and_not_its_session() {
         let again = client.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
         assert_eq!(again.permit, Some(permit));
         assert_eq!(client.ask(&GetPermit { inode }).await.unwrap(), Some(permit));
-        client.change(2, 0, &Close { inode, modified: None }).await.unwrap();
+        client.change(2, 0, &Close { inode, modified: None, leases: false }).await.unwrap();
         assert_eq!(client.ask(&GetPermit { inode }).await.unwrap(), Some(Permit::default()));
         client.ask(&CloseSession {}).await.unwrap();
         let mut other = host(&owner, &server.address, 5).await;

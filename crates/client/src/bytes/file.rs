@@ -153,6 +153,12 @@ impl File {
         }
     }
 
+    /// What a drop does. Returns the attributes of a file that was open for writing, if its home has told them with a
+    /// lease ([`crate::Raw::lease_attributes`]): where this was the process's last open file of the inode.
+    pub fn let_go(self) -> Option<Attributes> {
+        self.handles.get().and_then(Handle::let_go)
+    }
+
     /// Whether the session in which it was opened may write to the inode, by this open file or by another.
     #[must_use]
     pub fn session_may_write(&self) -> bool {

@@ -4,8 +4,8 @@ use ramlace_base::{Error, ErrorKind, InodeId, Name, ServerId, SessionId, Slot};
 use ramlace_wire::delegation::{Change, ChangeMany, Changed, ManyChanged};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::{
-    Close, Create, DirectoryEntry, DirectoryPage, EntryLeased, Found, GetAttributes, InodeInfo, Link, Lookup,
-    Made, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename,
+    Close, Closed, Create, DirectoryEntry, DirectoryPage, EntryLeased, Found, GetAttributes, InodeInfo, Link,
+    Lookup, Made, MakeDirectory, Open, OpenEntry, Opened, ReadDirectory, ReadLink, RemoveDirectory, Rename,
     SetAttributes, Symlink, Unlink, Unlinked,
 };
 use ramlace_wire::walk::{Walk, Walked};
@@ -90,13 +90,13 @@ impl State {
                 self.opened(header.session, info, false)
             }
             Kind::Close => {
-                let Close { inode, modified } = decode_body::<Close>(kind, bytes)?;
+                let Close { inode, modified, .. } = decode_body::<Close>(kind, bytes)?;
                 if let Some(modified) = modified {
                     self.inode(id, inode)?.info.attributes.modified = modified;
                 }
                 self.close(header.session, inode)?;
                 self.closes.insert((header.session, header.sequence), inode);
-                body(&())
+                body(&Closed::default())
             }
             Kind::Symlink => {
                 let Symlink { parent, name, target } = decode_body::<Symlink>(kind, bytes)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp, limits};
 use ramlace_wire::delegation::{ChangeMany, Delegated, ManyChanged};
 use ramlace_wire::inline::{InlineWritten, Promote, Promoted, WriteInline};
-use ramlace_wire::namespace::{Close, Create, Opened, SetAttributes};
+use ramlace_wire::namespace::{Close, Closed, Create, Opened, SetAttributes};
 use ramlace_wire::{Attributes, Kind, Layout, LayoutHints, Request, decode_body, decode_reply, encode_body};
 
 use crate::callbacks::Broken;
@@ -209,7 +209,7 @@ impl Client {
     pub(crate) fn close_behind(self: &Arc<Client>, request: &Close) -> Option<()> {
         self.promised(request.inode.slot(), |known, at| {
             known.close(request, at)?;
-            Some((promise(Kind::Close, (request.inode, false), at, request, &()), ()))
+            Some((promise(Kind::Close, (request.inode, false), at, request, &Closed::default()), ()))
         })
     }
 

@@ -10,7 +10,7 @@ use ramlace_sync::Mutex;
 use ramlace_wire::locks::LockTable;
 use ramlace_wire::namespace::{Close, InodeInfo, Open, Opened, SetAttributes, TimeReason};
 use ramlace_wire::permit::GetPermit;
-use ramlace_wire::{FileKind, Permit};
+use ramlace_wire::{Attributes, FileKind, Permit};
 
 use crate::acting::for_nobody;
 use crate::client::Client;
@@ -37,7 +37,20 @@ impl Handle {
     /// Releases the share; the last one sends `Close`. What the home has not been told by the deadline, the
     /// heartbeat thread tells it.
     pub(crate) fn close(&self) -> Result<()> {
-        self.close_by(self.session.deadline())
+        self.close_by(self.session.deadline()).map(drop)
+    }
+
+    /// What a drop does. Returns the attributes of a file that may have been written, if its home has told them with
+    /// a lease.
+    pub(crate) fn let_go(&self) -> Option<Attributes> {
+        // The end of the session closes every inode that was not written and that no kernel maps.
+        let nothing_to_tell = self.open.written() == 0 && !self.open.with_kernel.load(Ordering::Acquire);
+        let matters = !(self.session.ends() && nothing_to_tell);
+        let answers = matters && self.session.answers(self.open.inode.slot());
+        let patience = if answers { DROP_MILLIS_MAX } else { 0 };
+        // Nobody is told of errors, and the thread that drops a file (a garbage collector, say) must not
+        // wait for long.
+        self.close_by(Instant::now() + Duration::from_millis(patience)).ok().flatten()
     }
 
     /// The owner number of its locks.
@@ -51,10 +64,10 @@ impl Handle {
         set.map_or_else(|other| other, |_| new)
     }
 
-    fn close_by(&self, deadline: Instant) -> Result<()> {
+    fn close_by(&self, deadline: Instant) -> Result<Option<Attributes>> {
         let mut closed = self.closed.lock();
         if std::mem::replace(&mut *closed, true) {
-            Ok(())
+            Ok(None)
         } else {
             let owner = self.lock_owner.load(Ordering::Acquire);
             if owner != 0 {
@@ -68,14 +81,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The end of the session closes every inode that was not written and that no kernel maps.
-        let nothing_to_tell = self.open.written() == 0 && !self.open.with_kernel.load(Ordering::Acquire);
-        let matters = !(self.session.ends() && nothing_to_tell);
-        let answers = matters && self.session.answers(self.open.inode.slot());
-        let patience = if answers { DROP_MILLIS_MAX } else { 0 };
-        // A drop cannot report errors, and the thread that drops a file (a garbage collector, say) must not
-        // wait for long.
-        let _ = self.close_by(Instant::now() + Duration::from_millis(patience));
+        self.let_go();
     }
 }
 
@@ -123,11 +129,11 @@ impl Client {
         Handle { session: self.clone(), open, closed: Mutex::new(false), lock_owner: AtomicU64::new(0) }
     }
 
-    fn release(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
+    fn release(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<Option<Attributes>> {
         self.inodes.with_gate(open.inode, |gate| {
             gate.files -= 1;
             if gate.files > 0 {
-                return Ok(());
+                return Ok(None);
             }
             let closed = self.close_last(gate, open, deadline);
             self.owe_close_of(gate, open.inode);
@@ -148,20 +154,22 @@ impl Client {
         gate: &mut GateState,
         open: &OpenInode,
         deadline: Instant,
-    ) -> Result<()> {
+    ) -> Result<Option<Attributes>> {
         let _telling = open.telling.lock();
         let modified = open.take_written();
-        let request = Close { inode: open.inode, modified };
+        let request = Close { inode: open.inode, modified, leases: false };
         let closed = if self.close_behind(&request).is_some() {
-            Ok(())
+            Ok(None)
         } else if deadline <= Instant::now() {
             Err(Error::new(ErrorKind::TimedOut, "its home did not answer a moment ago"))
         } else {
             // A `Close` that is abandoned here is done before the next change of the slot, or never.
             self.inodes.close_begins();
-            let closed = self.change(open.inode.slot(), &request, deadline);
+            // What a session that keeps attributes knew of a file that it has only read still holds.
+            let leases = open.may_write() && self.callbacks.on_recall.get().is_some();
+            let closed = self.change(open.inode.slot(), &Close { leases, ..request }, deadline);
             self.inodes.close_is_over();
-            closed
+            closed.map(|closed| closed.attributes)
         };
         if modified.is_some() {
             self.inodes.note_times_reported();
@@ -200,7 +208,7 @@ impl Client {
                 Some(open) if gate.owes_close => {
                     let closed = self.close_last(gate, &open, deadline);
                     // A refusal means that it was closed already.
-                    if gate.owes_close { closed } else { Ok(()) }
+                    if gate.owes_close { closed.map(drop) } else { Ok(()) }
                 }
                 _ => Ok(()),
             }

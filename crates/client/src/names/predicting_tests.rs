@@ -178,7 +178,7 @@ fn what_is_predicted_is_what_a_slot_answers() {
                 (8, Some(pick)) => {
                     let modified =
                         (dice.roll(2) == 0).then_some(Timestamp { nanos: dice.roll(9_000) as i64 });
-                    pair.close(Close { inode: open.swap_remove(pick), modified }, at);
+                    pair.close(Close { inode: open.swap_remove(pick), modified, leases: false }, at);
                 }
                 _ => {}
             }

@@ -65,7 +65,9 @@ impl Place {
         let opened = place.ask(&ROOT_USER, Op::Create(request));
         let Ok(Reply::Opened(opened)) = opened else { panic!("{opened:?}") };
         place.file = opened.info.attributes.inode;
-        place.ask(&ROOT_USER, Op::Close(wire::Close { inode: place.file, modified: None })).unwrap();
+        place
+            .ask(&ROOT_USER, Op::Close(wire::Close { inode: place.file, modified: None, leases: false }))
+            .unwrap();
         place.own(place.directory, directory);
         place.own(place.file, file);
         place
@@ -255,7 +257,7 @@ proptest! {
             let opened = place.ask(&who, Op::Open(wire::Open { inode: place.file, read, write, run: false }));
             prop_assert_eq!(outcome_of(opened), expect(user.has(rights, file), ErrorKind::Denied));
             if user.has(rights, file) {
-                place.ask(&who, Op::Close(wire::Close { inode: place.file, modified: None })).unwrap();
+                place.ask(&who, Op::Close(wire::Close { inode: place.file, modified: None, leases: false })).unwrap();
             }
         }
         let cut = Op::Truncate(wire::Truncate { inode: place.file, size: 0, allocated: None });

@@ -207,14 +207,28 @@ pub struct Close {
     pub inode: InodeId,
     /// When the session last wrote to it, if it did.
     pub modified: Option<Timestamp>,
+    /// Its attributes are wanted, with a lease: whoever has written a file looks at it next.
+    pub leases: bool,
+}
+
+/// The inode after a close.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Its attributes with a lease, where they are wanted and there is one.
+    pub attributes: Option<Attributes>,
 }
 
 impl Request for Close {
     const KIND: Kind = Kind::Close;
-    type Reply = ();
+    type Reply = Closed;
 
     fn slot(&self, _named: Slot) -> Slot {
         self.inode.slot()
+    }
+
+    fn fits(&self, reply: &Closed) -> bool {
+        let is_it = |told: &Attributes| self.leases && told.is_of(self.inode);
+        reply.attributes.as_ref().is_none_or(is_it)
     }
 }
 

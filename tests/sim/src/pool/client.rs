@@ -231,7 +231,7 @@ impl Client {
                 let (parent, name) = self.files[*file].places[*which].clone();
                 Op::Unlink(Unlink { parent, name })
             }
-            Doing::Close { file } => Op::Close(Close { inode: inode(file), modified: None }),
+            Doing::Close { file } => Op::Close(Close { inode: inode(file), modified: None, leases: false }),
             Doing::Truncate { file, size } => {
                 Op::Truncate(Truncate { inode: inode(file), size: *size as u64, allocated: None })
             }

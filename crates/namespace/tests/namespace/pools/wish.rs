@@ -171,7 +171,7 @@ impl Wish {
                 Op::RemoveDirectory(wire::RemoveDirectory { parent: inode, name })
             }
             Wish::Open { .. } => Op::Open(wire::Open { inode, read: true, write: false, run: false }),
-            Wish::Close { .. } => Op::Close(wire::Close { inode, modified: None }),
+            Wish::Close { .. } => Op::Close(wire::Close { inode, modified: None, leases: false }),
             Wish::Write { offset, bytes, .. } => {
                 let mode = if offset.is_some() { InlineMode::At } else { InlineMode::End };
                 let (offset, bytes) = (offset.unwrap_or(0), Bytes(bytes));

@@ -20,7 +20,7 @@ fn every_change_that_a_client_may_ask_of_a_slot_is_a_command() {
 
 #[test]
 fn a_change_goes_to_the_slot_of_its_inode_or_to_the_one_that_was_named() {
-    let close = Close { inode: InodeId::new(Slot(7), 9), modified: None };
+    let close = Close { inode: InodeId::new(Slot(7), 9), modified: None, leases: false };
     assert_eq!(Op::asked(Close::KIND, &encode_body(&close), Slot(1)), Ok((Slot(7), Op::Close(close))));
     let cancel = CancelChange { sequence: ramlace_base::Sequence(3) };
     assert_eq!(

@@ -327,7 +327,7 @@ fn a_file_reserves_where_its_directory_hands_that_down_or_its_maker_asks_for_it(
     // The opens were answered with this rule: it stays until they are closed.
     assert_eq!(story.refused(set(after, false)), ErrorKind::Busy);
     story.ask(set(after, true)).unwrap();
-    story.ask(Op::Close(wire::Close { inode: after, modified: None })).unwrap();
+    story.ask(Op::Close(wire::Close { inode: after, modified: None, leases: false })).unwrap();
     story.ask(set(after, false)).unwrap();
     assert!(!reserves(&story, after));
 }
@@ -359,7 +359,7 @@ fn a_file_s_mode_changes_while_nobody_has_it_open() {
     let set = |mode| Op::SetLayout(wire::SetLayout { inode: file, hints: LayoutHints::of_mode(mode) });
     assert_eq!(story.refused(set(Some(Mode::Strict))), ErrorKind::Busy);
     story.ask(set(None)).unwrap();
-    story.ask(Op::Close(wire::Close { inode: file, modified: None })).unwrap();
+    story.ask(Op::Close(wire::Close { inode: file, modified: None, leases: false })).unwrap();
     let before = story.info(file).unwrap().attributes.changed;
     for mode in [Some(Mode::Strict), Some(Mode::Coherent), Some(Mode::Relaxed), None] {
         story.ask(set(mode)).unwrap();
@@ -386,7 +386,7 @@ fn times_move_with_what_happens() {
     let extended = story.info(file).unwrap().attributes;
     assert!(extended.modified > made.modified && extended.changed > made.changed);
     let wrote = Timestamp { nanos: 1 << 40 };
-    story.ask(Op::Close(wire::Close { inode: file, modified: Some(wrote) })).unwrap();
+    story.ask(Op::Close(wire::Close { inode: file, modified: Some(wrote), leases: false })).unwrap();
     assert_eq!(story.info(file).unwrap().attributes.modified, wrote);
     story.ask(unlink(InodeId::ROOT, "f")).unwrap();
     assert!(story.info(InodeId::ROOT).unwrap().attributes.modified > made.created);

@@ -241,7 +241,7 @@ pub fn promote(inode: InodeId) -> Op {
 }
 
 pub fn close(inode: InodeId) -> Op {
-    Op::Close(wire::Close { inode, modified: None })
+    Op::Close(wire::Close { inode, modified: None, leases: false })
 }
 
 pub fn set(inode: InodeId) -> wire::SetAttributes {

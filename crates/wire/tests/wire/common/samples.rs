@@ -540,7 +540,8 @@ fields! {
     OpenEntry { parent, name, read, write }
     CancelChange { sequence }
     ChangeCancelled { opened }
-    Close { inode, modified }
+    Close { inode, modified, leases }
+    Closed { attributes }
     Symlink { parent, name, target }
     Made { attributes, parent }
     ReadLink { inode }
