@@ -10,14 +10,16 @@
 //! * [`run_transfers`]: how long large transfers may stand still.
 //! * [`run_stores`]: stores into mapped files of which only their times tell.
 //!
-//! The pool has slots, deliveries, leases, crashes and the network; what it does not have yet is below: sessions that end, the product's retries
-//! and outbox, stores that are lost, delegations, and transfers that take time. Each of these runs in a world of its own, where its times can be checked closely.
+//! The pool has slots, deliveries, leases, the product's retries and outbox, crashes and the network; what it does not have yet is below: sessions that end,
+//! slots that move, other messages of the outbox, stores that are lost, delegations, and transfers that take time. Each of these runs in a world of its own,
+//! where its times can be checked closely.
 //!
 //! A bug planted in what a server or a client owes the code that decides must be found.
 #![forbid(unsafe_code)]
 
 mod agenda;
 mod behind;
+mod calling;
 mod calls;
 mod dice;
 mod leases;

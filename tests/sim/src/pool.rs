@@ -1,52 +1,53 @@
-//! A whole pool: the values of slots that servers run ([`ramlace_slot`]), the deliveries between them, clients that repeat what
-//! they were not answered, a network that delays, loses, repeats and cuts, and servers that die at any moment and begin again from snapshots
-//! and logs. Servers have the tables of leases and a gate for answers ([`ramlace_namespace::leases`]), clients a mount that keeps and a
+//! A whole pool: the values of slots that servers run ([`ramlace_slot`]), the deliveries between them, clients that repeat by the product's rule
+//! what they were not answered, and tell by its outbox what they have given up ([`ramlace_client::pure`]), a network that delays, loses, repeats
+//! and cuts, and servers that are stopped, or die at any moment and begin again from snapshots and logs. Servers have the tables of leases and a gate for answers ([`ramlace_namespace::leases`]), clients a mount that keeps and a
 //! kernel that believes ([`ramlace_mount::believed`], [`ramlace_client::pure`]).
 //!
 //! What holds: a client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
-//! what it was; nobody believes what an answer that has left contradicts, whoever dies or is stopped meanwhile, and no answer waits
-//! for holders for more than 750 ms; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
+//! what it was; a call ends within 5 s, and what was given up is done, or never will be; nobody believes what an answer that has left
+//! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
 //! A [`Bug`] planted in what a server or a client owes the code that decides must be found.
 
 mod bug;
+mod calls;
 mod client;
 mod delivering;
 mod finish;
 mod gate;
+mod giving_up;
 mod lanes;
 mod mount;
+mod network;
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ramlace_base::{
-    Epoch, Error, ErrorKind, InodeId, Result as Outcome, Sequence, SessionId, Slot, Timestamp,
-};
-use ramlace_mount::believed::Asked;
-use ramlace_namespace::{
-    AskedBy, Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Query, Reply, Room,
-};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result as Outcome, SessionId, Slot, Timestamp, limits};
+use ramlace_namespace::{AskedBy, Command, Delivery, DeliveryAnswer, Effect, Op, Origin, Query, Reply, Room};
 use ramlace_slot::{Effects, SlotBirth, SlotChange};
-use ramlace_wire::chunk::LaneTarget;
-use ramlace_wire::leases::LeasesRenewed;
+use ramlace_wire::peer::Token;
 use ramlace_wire::{Attributes, Credentials};
 
 use crate::agenda::Agenda;
+use crate::calling::Failure;
 use crate::dice::Dice;
 use crate::tally::tally;
 pub use bug::Bug;
+use calls::Numbered;
 use client::Client;
 use mount::News;
+use network::Message;
 use server::Server;
 
 /// Slots of the pool.
 pub const SLOTS: u16 = 8;
 /// Whose pool it is.
 pub const WHO: Credentials = Credentials::new(1000, 1000);
-/// After so long a client asks again, and a server delivers again.
+/// After so long a server delivers again.
 const PATIENCE_MILLIS: u64 = 200;
-/// The longest way of a message.
-const DELAY_MILLIS_MAX: u64 = 80;
+/// How long a server is away: mostly for a moment.
+const AWAY_MILLIS_MAX: u64 = 400;
+const AWAY_LONG_MILLIS_MAX: u64 = 7_000;
 /// A process lives at least so long, and up to so much longer.
 const DEATH_MILLIS_MIN: u64 = 500;
 const DEATH_MILLIS_MORE: u64 = 5_000;
@@ -62,12 +63,20 @@ tally! {
         events,
         /// Operations of clients that were answered.
         answered,
+        /// Attempts beside the first of each call.
+        asked_again,
+        /// Operations that have failed.
+        failed,
+        /// Of these, changes that might have been done.
+        doubted,
         /// Messages that were lost.
         lost,
         /// Messages that came twice.
         repeated,
         /// Servers that died.
         deaths,
+        /// Servers that were stopped for a while.
+        stops,
         /// Records that a life has read again.
         replayed,
         /// Times that something was believed without a request.
@@ -83,40 +92,43 @@ tally! {
     }
 }
 
-/// A message on its way.
-#[derive(Clone)]
-pub enum Message {
-    /// A client asks for a change of names.
-    Ask { client: usize, slot: Slot, sequence: Sequence, op: Box<Op> },
-    /// A client writes into a lane.
-    Write { client: usize, target: LaneTarget, sequence: Sequence, offset: usize, byte: u8, life: u64 },
-    /// A client is answered.
-    Answered { client: usize, sequence: Sequence, outcome: Box<Outcome<Reply>>, of_lane: bool },
-    /// A slot owes another this.
-    Owed { from: Slot, delivery: DeliveryId, message: Box<Delivery> },
-    /// What became of it.
-    Done { from: Slot, delivery: DeliveryId, answer: Box<DeliveryAnswer> },
-    /// A client asks for attributes, with a lease.
-    Read { client: usize, inode: InodeId, asked: Asked },
-    /// They come.
-    Shown { client: usize, session: SessionId, attributes: Box<Attributes>, leased: bool, asked: Asked },
-    /// A client asks a server to renew its leases.
-    Renew { client: usize, server: usize, left: u64 },
-    /// It does, or not.
-    Renewed { client: usize, session: SessionId, server: usize, told: LeasesRenewed, left: u64 },
-    /// A client asks for news, and has done recalls up to a number. It goes by a connection to one life; by which it has heard from another.
-    Listen { client: usize, server: usize, connection: u64, to_life: u64, acknowledged: u64, life: u64 },
-    /// What there is.
-    News { client: usize, server: usize, connection: u64, life: u64, recalls: Vec<(u64, InodeId)> },
-}
-
 enum Event {
     Arrives(Message),
-    /// A client polls whether it was answered.
-    Polls {
+    /// A program begins its next operation.
+    Acts {
         client: usize,
-        sequence: Sequence,
     },
+    /// It looks whether that may be asked for.
+    GoesOn {
+        client: usize,
+    },
+    /// The next attempt of a call begins.
+    Tries {
+        client: usize,
+        attempt: u64,
+    },
+    /// A server that has yet to greet is looked at again.
+    Greets {
+        client: usize,
+        attempt: u64,
+        until: u64,
+    },
+    /// An attempt has no reply.
+    Fails {
+        client: usize,
+        attempt: u64,
+        failure: Failure,
+    },
+    /// What could be done about that is done.
+    Judged {
+        client: usize,
+        attempt: u64,
+        failure: Failure,
+    },
+    /// A client's heart beats.
+    Beats(usize),
+    /// It looks whether somebody is to be told something.
+    Tells(usize),
     /// A server delivers what its slots owe still.
     Delivers(usize),
     Dies(usize),
@@ -156,6 +168,10 @@ pub struct World {
     on_their_way: u64,
     /// Nothing is lost, comes twice or dies any more.
     calm: bool,
+    /// Changes that have come to their slot, those that are done, and those of which a client relies on it that they never will be.
+    received: BTreeSet<Token>,
+    done: BTreeMap<Token, Reply>,
+    given_up: BTreeSet<Token>,
     /// The states that inodes have had, of those that somebody has read; `None`: it is gone.
     states: BTreeMap<InodeId, Vec<Option<Attributes>>>,
     /// Those that the last records have changed.
@@ -185,10 +201,13 @@ impl World {
         let mut world = World {
             bug,
             servers: (0..servers).map(|_| Server::default()).collect(),
-            clients: (0..clients).map(Client::new).collect(),
+            clients: (0..clients).map(|client| Client::new(client, servers)).collect(),
             agenda: Agenda::default(),
             on_their_way: 0,
             calm: false,
+            received: BTreeSet::new(),
+            done: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             states: BTreeMap::new(),
             changed: Vec::new(),
             shown: BTreeMap::new(),
@@ -232,34 +251,11 @@ impl World {
         Timestamp { nanos: 1 + self.agenda.now as i64 * 1_000_000 }
     }
 
-    /// A message leaves: it arrives, is lost, or comes twice.
-    pub(super) fn send(&mut self, message: Message) {
-        if !self.calm && self.dice.percent(12) {
-            self.tally.lost += 1;
-            return;
-        }
-        if !self.calm && self.dice.percent(15) {
-            self.tally.repeated += 1;
-            let delay = 1 + self.dice.roll(6 * DELAY_MILLIS_MAX);
-            self.arrives_after(delay, message.clone());
-        }
-        let delay = self.delay();
-        self.arrives_after(delay, message);
-    }
-
-    fn delay(&mut self) -> u64 {
-        1 + self.dice.roll(DELAY_MILLIS_MAX)
-    }
-
-    fn arrives_after(&mut self, delay: u64, message: Message) {
-        self.on_their_way += 1;
-        self.agenda.after(delay, Event::Arrives(message));
-    }
-
     /// Clients do what they have to do, until all are done.
     pub(super) fn run(&mut self) -> Result<(), String> {
         for client in 0..self.clients.len() {
-            self.go_on(client);
+            self.agenda.after(1, Event::Acts { client });
+            self.agenda.after(limits::HEARTBEAT_MILLIS, Event::Beats(client));
             (0..self.servers.len()).for_each(|server| self.connects(client, server));
             self.agenda.after(1, Event::Looks { client });
         }
@@ -291,6 +287,7 @@ impl World {
         names.any(|names| names.open_deliveries().next().is_some())
             || self.on_their_way > 0
             || self.servers.iter().any(|server| !server.gate.is_empty())
+            || self.clients.iter().any(|client| !client.caller.is_at_rest())
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -299,21 +296,45 @@ impl World {
         if self.tally.events > EVENTS_MAX {
             return Err("somebody asks for ever".into());
         }
+        let stopped_until = self.stopped_until(&event);
+        if self.now() < stopped_until {
+            if let Event::Wakes(server) = event {
+                self.servers[server].wakes_at = Some(stopped_until);
+            }
+            self.agenda.at(stopped_until, event);
+            return Ok(());
+        }
         match event {
             Event::Arrives(message) => {
                 self.on_their_way -= 1;
-                self.arrive_awake(message)?;
+                self.arrive(message)?;
             }
-            Event::Polls { client, sequence } => self.poll(client, sequence),
+            Event::Acts { client } => self.acts(client)?,
+            Event::GoesOn { client } => self.goes_on(client)?,
+            Event::Tries { client, attempt } => self.tries(client, attempt),
+            Event::Greets { client, attempt, until } => self.greets(client, attempt, until),
+            Event::Fails { client, attempt, failure } => self.fails(client, attempt, failure),
+            Event::Judged { client, attempt, failure } => self.judged(client, attempt, &failure)?,
+            Event::Beats(client) => self.beats(client),
+            Event::Tells(client) => self.tells(client)?,
             Event::Delivers(server) => {
                 self.deliver(server);
                 self.agenda.after(PATIENCE_MILLIS, Event::Delivers(server));
             }
             Event::Dies(server) => {
-                if !self.calm {
+                if !self.calm && self.dice.percent(12) {
+                    self.tally.stops += 1;
+                    let stopped = self.dice.roll(AWAY_LONG_MILLIS_MAX);
+                    self.servers[server].stopped_until = self.now() + stopped;
+                    let death = DEATH_MILLIS_MIN + self.dice.roll(DEATH_MILLIS_MORE);
+                    self.agenda.after(death, Event::Dies(server));
+                } else if !self.calm {
                     self.tally.deaths += 1;
                     self.dies(server);
-                    let away = 1 + self.dice.roll(400);
+                    let is_long = self.dice.percent(10);
+                    self.servers[server].refuses = is_long && self.dice.percent(50);
+                    let away =
+                        1 + self.dice.roll(if is_long { AWAY_LONG_MILLIS_MAX } else { AWAY_MILLIS_MAX });
                     self.agenda.after(away, Event::Begins(server));
                     let death = away + DEATH_MILLIS_MIN + self.dice.roll(DEATH_MILLIS_MORE);
                     self.agenda.after(death, Event::Dies(server));
@@ -329,7 +350,7 @@ impl World {
             Event::Wakes(server) => self.wakes(server)?,
             Event::Connects { client, server } => self.connects(client, server),
             Event::Looks { client } => self.looks(client)?,
-            Event::Handles { client, news } => self.handles(client, news),
+            Event::Handles { client, news } => self.handles(client, &news),
             Event::DropsLate { client, inode } => self.drops_late(client, inode),
         }
         Ok(())
@@ -340,6 +361,7 @@ impl World {
         self.servers[server].die();
         for client in 0..self.clients.len() {
             self.agenda.after(1, Event::Connects { client, server });
+            self.cuts_calls(client, server);
         }
     }
 
@@ -353,27 +375,6 @@ impl World {
         Ok(())
     }
 
-    /// A client polls whether it was answered, and asks again.
-    fn poll(&mut self, client: usize, sequence: Sequence) {
-        let Some(asked) = self.clients[client].under_way(sequence) else { return };
-        let stopped_until = self.clients[client].mount.stopped_until;
-        if self.now() < stopped_until {
-            return self.agenda.at(stopped_until, Event::Polls { client, sequence });
-        }
-        let message =
-            if self.bug == Bug::RetriesWithANewNumber { self.clients[client].renumber() } else { asked };
-        self.ask(client, message);
-    }
-
-    pub(super) fn ask(&mut self, client: usize, mut message: Message) {
-        if let Message::Write { target, life, .. } = &mut message {
-            *life = self.servers[self.home(target.slot)].life;
-        }
-        let sequence = self.clients[client].sequence();
-        self.send(message);
-        self.agenda.after(PATIENCE_MILLIS, Event::Polls { client, sequence });
-    }
-
     /// Writes a record of a slot whose server is there, and sends what follows from it; what a peer is answered.
     pub(super) fn commit(
         &mut self,
@@ -384,17 +385,21 @@ impl World {
         let Effects { names, .. } = self.servers[home].commit(slot, change, self.bug);
         self.note_states(slot);
         let mut answer = None;
+        let unaware = self.forgotten_knowers(home, &names);
         for effect in names {
-            self.recall(home, &effect);
+            self.recall(home, &effect, &unaware);
             match effect {
                 Effect::Reply { token, outcome } => {
+                    self.is_done(token, &outcome)?;
+                    if !self.servers[home].waiting.remove(&token) {
+                        continue;
+                    }
                     let client = self.clients.iter().position(|client| client.session() == token.session);
                     let Some(client) = client else { continue };
                     // Of what the client has had the answer to before, this is a copy; and of other slots it shows what it has
                     // changed there, but not what others have since.
-                    let is_news = outcome.is_ok() && token.sequence == self.clients[client].sequence();
-                    let changing = self.clients[client].mount.changing.iter();
-                    let changes = changing.filter(|inode| is_news && inode.slot() == slot);
+                    let changes = self.clients[client].learns_of(token.sequence);
+                    let changes = changes.iter().filter(|inode| outcome.is_ok() && inode.slot() == slot);
                     let shows = self.as_they_are(changes);
                     let (sequence, outcome) = (token.sequence, Box::new(outcome));
                     self.answer(
@@ -424,108 +429,37 @@ impl World {
         SlotChange::Command { command, room: Room::ForInodes }
     }
 
-    /// What comes to a client whose process is stopped waits there.
-    fn arrive_awake(&mut self, message: Message) -> Result<(), String> {
-        let client = match message {
-            Message::Answered { client, .. }
-            | Message::Shown { client, .. }
-            | Message::Renewed { client, .. }
-            | Message::News { client, .. } => Some(client),
-            _ => None,
-        };
-        let until = client.map_or(0, |client| self.clients[client].mount.stopped_until);
-        if self.now() < until {
-            self.on_their_way += 1;
-            self.agenda.at(until, Event::Arrives(message));
-            return Ok(());
-        }
-        self.arrive(message)
-    }
-
-    fn arrive(&mut self, message: Message) -> Result<(), String> {
-        match message {
-            Message::Ask { client, slot, sequence, op } => self.asked(client, slot, sequence, *op),
-            Message::Write { .. } => self.written(&message),
-            Message::Answered { client, sequence, outcome, .. } => self.answered(client, sequence, *outcome),
-            Message::Owed { from, delivery, message } => self.arrives_owed(from, delivery, *message),
-            Message::Done { from, delivery, answer } => {
-                let home = self.home(from);
-                let names = self.servers[home].value(from).and_then(|value| value.names());
-                if names.is_some_and(|names| names.open_delivery(delivery).is_some()) {
-                    let op = Op::DeliveryDone { delivery, result: Ok(*answer) };
-                    self.commit(from, &self.server_command(op))?;
-                }
-                Ok(())
-            }
-            Message::Read { client, inode, asked } => self.reads(client, inode, asked),
-            Message::Shown { client, session, attributes, leased, asked } => {
-                if leased && self.clients[client].session() == session {
-                    self.is_shown(client, &attributes, asked);
-                }
-                Ok(())
-            }
-            Message::Renew { client, server, left } => {
-                if self.servers[server].is_up() {
-                    self.renews(client, server, left);
-                }
-                Ok(())
-            }
-            Message::Renewed { client, session, server, told, left } => {
-                if self.clients[client].session() == session {
-                    self.is_renewed(client, server, told, left);
-                }
-                Ok(())
-            }
-            Message::Listen { client, server, connection, to_life, acknowledged, life } => {
-                if to_life != self.life(server) || !self.is_connected(client, server, connection) {
-                    return Ok(());
-                }
-                self.listens(client, server, (connection, acknowledged, life))
-            }
-            Message::News { client, server, connection, life, recalls } => {
-                if self.is_connected(client, server, connection) {
-                    self.hears(client, News { server, connection, life, recalls });
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn asked(&mut self, client: usize, slot: Slot, sequence: Sequence, op: Op) -> Result<(), String> {
+    fn asked(&mut self, client: usize, slot: Slot, numbered: Numbered, op: Op) -> Result<(), String> {
         let (session, home) = (self.clients[client].session(), self.home(slot));
-        if !self.servers[home].is_up() || self.servers[home].ended.contains(&session) {
+        let Numbered { sequence, below, life } = numbered;
+        let server = &mut self.servers[home];
+        // What it comes by goes with the process.
+        if !server.is_up() || server.life != life || server.ended.contains(&session) {
             return Ok(());
         }
-        // One operation after the other: whoever asks has seen all answers before.
+        let token = Token { session, sequence };
+        server.waiting.insert(token);
+        match op {
+            Op::CancelChange(request) if self.bug != Bug::KnowsWhatWasGivenUp => {
+                server.waiting.remove(&Token { session, sequence: request.sequence });
+            }
+            _ => {}
+        }
+        self.received.insert(token);
         let origin =
-            Origin::Client { session, sequence, acknowledged_below: sequence, who: WHO, on_behalf: false };
+            Origin::Client { session, sequence, acknowledged_below: below, who: WHO, on_behalf: false };
         let command = Box::new(Command { now: self.stamp(), origin, op });
         self.commit(slot, &SlotChange::Command { command, room: Room::ForInodes }).map(drop)
     }
 
-    fn answered(&mut self, client: usize, sequence: Sequence, outcome: Outcome<Reply>) -> Result<(), String> {
-        let is_mine = self.clients[client].under_way(sequence).is_some();
-        if !is_mine && (self.bug != Bug::MistakesAnswers || self.clients[client].is_done()) {
-            return Ok(());
-        }
-        if let Err(error) = &outcome
-            && matches!(error.kind(), ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::Busy)
-        {
-            // Nothing has happened: the same comes again.
-            return Ok(());
-        }
-        self.tally.answered += 1;
-        let known = self.clients[client].knows_itself();
-        self.clients[client].mount.has_changed(&known);
-        self.clients[client].take(outcome)?;
-        self.go_on(client);
-        Ok(())
-    }
-
-    fn go_on(&mut self, client: usize) {
-        if let Some(message) = self.clients[client].next(&mut self.dice) {
-            self.ask(client, message);
-        }
+    /// Who does not wait any more for the answer to a change may know what was before, and is told of it as others are.
+    fn forgotten_knowers(&self, home: usize, effects: &[Effect]) -> Vec<SessionId> {
+        let waiting = &self.servers[home].waiting;
+        let gone = |effect: &Effect| match effect {
+            Effect::Reply { token, .. } if !waiting.contains(token) => Some(token.session),
+            _ => None,
+        };
+        effects.iter().filter_map(gone).collect()
     }
 
     pub(super) fn query<Q: Query>(&self, slot: Slot, query: &Q) -> Outcome<Q::Reply> {
@@ -541,4 +475,37 @@ impl World {
 
 fn away() -> Error {
     Error::new(ErrorKind::HostDown, "no process runs there")
+}
+
+impl Event {
+    /// The client whose process does it, or hears of it.
+    fn client(&self) -> Option<usize> {
+        match self {
+            Event::Acts { client }
+            | Event::GoesOn { client }
+            | Event::Tries { client, .. }
+            | Event::Greets { client, .. }
+            | Event::Fails { client, .. }
+            | Event::Judged { client, .. }
+            | Event::Beats(client)
+            | Event::Tells(client)
+            | Event::Handles { client, .. } => Some(*client),
+            Event::Arrives(
+                Message::Answered { client, .. }
+                | Message::Shown { client, .. }
+                | Message::Renewed { client, .. }
+                | Message::News { client, .. },
+            ) => Some(*client),
+            _ => None,
+        }
+    }
+
+    /// The server whose process does it, or hears of it.
+    fn server(&self, world: &World) -> Option<usize> {
+        match self {
+            Event::Delivers(server) | Event::Snapshot(server) | Event::Wakes(server) => Some(*server),
+            Event::Arrives(message) => message.server(world),
+            _ => None,
+        }
+    }
 }

@@ -2,33 +2,19 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, SessionId, Slot, limits};
 use ramlace_client::pure::{
-    Backoff, Failed, Home, Kept, MapAsked, Message, OnRetry, Owed, Sequences, Subject, TakenUp, Verdict,
-    is_in_doubt, is_unacknowledged,
+    Backoff, Home, Kept, MapAsked, Message, OnRetry, Owed, Sequences, Subject, TakenUp, Verdict, is_in_doubt,
+    is_unacknowledged,
 };
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::Layout;
 use ramlace_wire::namespace::{CancelChange, Create, LayoutWish};
 
 use super::server::{Does, Request};
-use super::{
-    CallBug, ENDS_WITHIN_MILLIS, Event, Map, Reported, Run, SERVERS, SILENT_COSTS_MILLIS_MAX, TROUBLE_MILLIS,
-};
+use super::{CallBug, Event, Map, Reported, Run, SERVERS, SILENT_COSTS_MILLIS_MAX, TROUBLE_MILLIS};
+use crate::calling::{ENDS_WITHIN_MILLIS, Failure, Known, PATIENCE_MILLIS_MAX, SIGN_OF_LIFE_MILLIS_MAX};
 
 /// There is one slot.
 const SLOT: Slot = Slot(0);
-/// How long a sign of life, and one server's map, is waited for.
-const SIGN_OF_LIFE_MILLIS_MAX: u64 = 500;
-/// How long the heart waits for one answer.
-const PATIENCE_MILLIS_MAX: u64 = 1_000;
-
-/// One server as a client knows it.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    /// The process to which there is a connection.
-    connection: Option<u64>,
-    failing: bool,
-    suspect: bool,
-}
 
 enum What {
     Makes(Name),
@@ -49,13 +35,6 @@ struct Call {
     met_silent: Option<(Map, u64)>,
 }
 
-/// Why an attempt has no reply.
-#[derive(Clone)]
-pub(super) struct Failure {
-    error: Error,
-    failed: Failed,
-}
-
 pub(super) struct Client {
     sequences: Sequences,
     owed: Owed,
@@ -70,18 +49,6 @@ pub(super) struct Client {
 
 pub(super) fn session(client: usize) -> SessionId {
     SessionId([client as u8 + 1; 16])
-}
-
-impl Failure {
-    pub(super) fn lost(kind: ErrorKind) -> Failure {
-        let failed = Failed { kind, from_server: false, refused_or_silent: false, brings_map: false };
-        Failure { error: Error::new(kind, "no answer"), failed }
-    }
-
-    fn silent() -> Failure {
-        let lost = Failure::lost(ErrorKind::HostDown);
-        Failure { failed: Failed { refused_or_silent: true, ..lost.failed }, ..lost }
-    }
 }
 
 impl Client {
@@ -305,13 +272,12 @@ impl Run {
                 self.ends(client, Ok(reply))
             }
             Err(error) => {
-                let (kind, brings_map) = (error.kind(), map.is_some());
-                let failed = Failed { kind, from_server: true, refused_or_silent: false, brings_map };
+                let failure = Failure::told(error, map.is_some());
                 if let Some(map) = map {
                     of_client.adopt(map);
                 }
                 let attempt = of_client.attempt;
-                self.fails(client, attempt, Failure { error, failed });
+                self.fails(client, attempt, failure);
                 Ok(())
             }
         }
@@ -329,13 +295,7 @@ impl Run {
         let remedy = failure.failed.remedy(instant, self.agenda.instant_of(call.deadline));
         let server = call.asked.server;
         let known = &mut of_client.servers[server];
-        if remedy.drops_lines {
-            known.failing = true;
-            if self.bug != CallBug::KeepsDeadConnections {
-                known.connection = None;
-            }
-        }
-        known.suspect |= remedy.suspects;
+        known.note(remedy, self.bug == CallBug::KeepsDeadConnections);
         let deadline = call.deadline;
         let asks = remedy.asks_for_map.filter(|_| self.bug != CallBug::NeverAsksForMap);
         let (wait, map) = match asks {
@@ -512,9 +472,7 @@ impl Run {
     pub(super) fn beats(&mut self, client: usize) {
         let instant = self.agenda.instant();
         for (id, known) in self.clients[client].servers.iter_mut().enumerate() {
-            let serves = self.servers[id].does == Does::Serves;
-            known.failing = !serves;
-            known.suspect &= !serves;
+            known.beats(self.servers[id].does == Does::Serves);
         }
         self.clients[client].owed.note_signs_of_life(instant);
         self.agenda.after(limits::HEARTBEAT_MILLIS, Event::Beats(client));

@@ -5,8 +5,9 @@ use ramlace_namespace::{Command, Effect, Op, Origin, Room};
 use ramlace_slot::{SlotBirth, SlotChange, SlotValue};
 use ramlace_wire::namespace::Lookup;
 
-use super::client::{Failure, session};
+use super::client::session;
 use super::{Event, Run};
+use crate::calling::Failure;
 use crate::pool::WHO;
 
 /// What a server does with what it is sent.

@@ -13,6 +13,22 @@ pub enum Bug {
     SnapshotIsOld,
     /// A client gives its second attempt a number of its own.
     RetriesWithANewNumber,
+    /// Each attempt has the whole time.
+    RenewsDeadlines,
+    /// Connections to a server's last life stay in use.
+    KeepsDeadConnections,
+    /// It is not noted that an answer was lost.
+    ForgetsLostAnswers,
+    /// A change counts as given up when its slot was told so once.
+    ForgetsUnacknowledgedCancels,
+    /// A subject of the outbox that its home did not hear stays taken up.
+    KeepsSubjects,
+    /// Nobody says that silent homes have shown signs of life.
+    NeverHearsOfLife,
+    /// A mount is not told that a change may have been done.
+    DoubtsNothing,
+    /// A session counts as knowing what has become of a change that it has given up.
+    KnowsWhatWasGivenUp,
     /// A server sends a delivery once.
     DeliversOnce,
     /// A new life forgets what its slots owe.
@@ -59,11 +75,19 @@ pub enum Bug {
 
 impl Bug {
     /// All that can be planted.
-    pub const ALL: [Bug; 25] = [
+    pub const ALL: [Bug; 33] = [
         Bug::AnswersBeforeTheLog,
         Bug::ReplaysWhatTheSnapshotHas,
         Bug::SnapshotIsOld,
         Bug::RetriesWithANewNumber,
+        Bug::RenewsDeadlines,
+        Bug::KeepsDeadConnections,
+        Bug::ForgetsLostAnswers,
+        Bug::ForgetsUnacknowledgedCancels,
+        Bug::KeepsSubjects,
+        Bug::NeverHearsOfLife,
+        Bug::DoubtsNothing,
+        Bug::KnowsWhatWasGivenUp,
         Bug::DeliversOnce,
         Bug::ForgetsDeliveries,
         Bug::BelievesDeliveries,

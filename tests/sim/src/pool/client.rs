@@ -1,8 +1,10 @@
-//! A client: one operation after the other on names and files of its own, and what it has been told of them.
+//! A client: one operation after the other on names and files of its own, and what it has been told of them. What an operation has come to that was given up
+//! is not known at once: until then the client leaves alone what it is about.
 
-use ramlace_base::{
-    Epoch, Error, Generation, InodeId, LaneId, Name, Result as Outcome, Sequence, SessionId, Slot,
-};
+use std::collections::BTreeMap;
+
+use ramlace_base::{Epoch, Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot};
+use ramlace_client::pure::Kept;
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::Layout;
 use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
@@ -11,8 +13,10 @@ use ramlace_wire::namespace::{
     Close, Create, LayoutWish, Link, MakeDirectory, RemoveDirectory, Rename, RenameMode, Truncate, Unlink,
 };
 
+use super::SLOTS;
+use super::calls::{Caller, Numbered};
 use super::mount::Mount;
-use super::{Message, SLOTS};
+use super::network::Message;
 use crate::dice::Dice;
 
 /// Operations of one client.
@@ -29,13 +33,46 @@ pub struct File {
     pub places: Vec<Place>,
     pub is_open: bool,
     pub bytes: Vec<u8>,
+    /// What a byte may be beside that: writes of it have failed that may have been done.
+    pub doubtful: BTreeMap<usize, Vec<u8>>,
     /// Once it is in its lane: where, and the generation.
     pub lane: Option<LaneTarget>,
     base: Slot,
 }
 
+/// A directory as its client knows it.
+pub struct Directory {
+    pub inode: InodeId,
+    /// The root has none.
+    pub name: Option<Name>,
+    pub is_gone: bool,
+}
+
+/// An operation that was given up: it was done, or it never will be.
+pub struct Doubt {
+    pub doing: Doing,
+    pub kept: Kept,
+    /// Its slot knows that.
+    pub acknowledged: bool,
+}
+
+impl File {
+    /// Neither a name nor its client holds it.
+    pub fn is_gone(&self) -> bool {
+        !self.is_open && self.places.is_empty()
+    }
+
+    /// Whether its bytes may be these.
+    pub fn may_be(&self, bytes: &[u8]) -> bool {
+        let fits = |(offset, (is, known)): (usize, (&u8, &u8))| {
+            is == known || self.doubtful.get(&offset).is_some_and(|others| others.contains(is))
+        };
+        bytes.len() == self.bytes.len() && bytes.iter().zip(&self.bytes).enumerate().all(fits)
+    }
+}
+
 #[derive(Clone, Debug)]
-enum Doing {
+pub enum Doing {
     Create { place: Place, base: Slot },
     Append { file: usize, bytes: Vec<u8> },
     Rename { file: usize, which: usize, to: Place },
@@ -51,28 +88,48 @@ enum Doing {
 
 pub struct Client {
     number: usize,
-    sequence: u64,
     left: u32,
     names: u64,
-    asked: Option<(Doing, Message)>,
+    /// The operation that is under way.
+    pub doing: Option<Doing>,
+    pub doubts: Vec<Doubt>,
+    pub(super) caller: Caller,
     pub(super) mount: Mount,
     /// The root, and what it has made.
-    pub directories: Vec<(InodeId, Option<Name>)>,
+    pub directories: Vec<Directory>,
     pub files: Vec<File>,
     /// Entries that are gone.
     pub gone: Vec<Place>,
 }
 
+impl Doing {
+    /// The file that it is about.
+    fn file(&self) -> Option<usize> {
+        match self {
+            Doing::Create { .. } | Doing::MakeDirectory { .. } | Doing::RemoveDirectory { .. } => None,
+            Doing::Append { file, .. }
+            | Doing::Rename { file, .. }
+            | Doing::Link { file, .. }
+            | Doing::Unlink { file, .. }
+            | Doing::Close { file }
+            | Doing::Truncate { file, .. }
+            | Doing::Promote { file }
+            | Doing::Write { file, .. } => Some(*file),
+        }
+    }
+}
+
 impl Client {
-    pub fn new(number: u64) -> Client {
+    pub fn new(number: u64, servers: usize) -> Client {
         Client {
             number: number as usize,
-            sequence: 0,
             left: OPERATIONS,
             names: 0,
-            asked: None,
+            doing: None,
+            doubts: Vec::new(),
+            caller: Caller::new(servers),
             mount: Mount::default(),
-            directories: vec![(InodeId::ROOT, None)],
+            directories: vec![Directory { inode: InodeId::ROOT, name: None, is_gone: false }],
             files: Vec::new(),
             gone: Vec::new(),
         }
@@ -82,52 +139,67 @@ impl Client {
         SessionId([1 + self.number as u8; 16])
     }
 
-    pub fn sequence(&self) -> Sequence {
-        Sequence(self.sequence)
-    }
-
     pub fn is_done(&self) -> bool {
-        self.left == 0 && self.asked.is_none()
+        self.left == 0 && self.doing.is_none()
     }
 
-    /// The message of the operation with this number, if it waits for an answer.
-    pub fn under_way(&self, sequence: Sequence) -> Option<Message> {
-        let (_, message) = self.asked.as_ref()?;
-        (sequence == self.sequence()).then(|| message.clone())
-    }
-
-    /// The same under another number: a bug.
-    pub fn renumber(&mut self) -> Message {
-        self.sequence += 1;
-        let number = self.sequence();
-        let (_, message) = self.asked.as_mut().expect("an operation is under way");
-        match message {
-            Message::Ask { sequence, .. } => *sequence = number,
-            Message::Write { sequence, .. } => *sequence = number,
-            _ => unreachable!("a client asks and writes"),
-        }
-        message.clone()
-    }
-
-    /// What it does next; `None`: it has done everything.
-    pub fn next(&mut self, dice: &mut Dice) -> Option<Message> {
+    /// Chooses what it does next; false: it has done everything.
+    pub fn chooses(&mut self, dice: &mut Dice) -> bool {
         if self.left == 0 {
-            return None;
+            return false;
         }
         self.left -= 1;
-        let doing = std::iter::repeat_with(|| self.choose(dice)).flatten().next()?;
-        self.sequence += 1;
-        let message = self.message(&doing);
-        self.mount.changing = self.changes(&doing);
-        self.asked = Some((doing, message.clone()));
-        Some(message)
+        let doing = std::iter::repeat_with(|| self.choose(dice)).flatten().next();
+        self.mount.changing = doing.as_ref().map(|doing| self.changes(doing)).unwrap_or_default();
+        self.doing = doing;
+        true
+    }
+
+    /// What it learns something of by the answer to a request with this number.
+    pub(super) fn learns_of(&self, sequence: Sequence) -> Vec<InodeId> {
+        if self.caller.number_of_program() == Some(sequence) {
+            return self.mount.changing.clone();
+        }
+        let given_up = self.caller.given_up_by(sequence);
+        let doubt = self.doubts.iter().find(|doubt| Some(doubt.kept) == given_up);
+        doubt.map(|doubt| self.changes(&doubt.doing)).unwrap_or_default()
+    }
+
+    /// Whether an operation of its own may have changed an inode without its mount knowing that.
+    pub(super) fn may_have_changed(&self, inode: InodeId) -> bool {
+        let open = self.doubts.iter().filter(|doubt| !doubt.acknowledged);
+        self.mount.changing.contains(&inode)
+            || open.flat_map(|doubt| self.changes(&doubt.doing)).any(|changed| changed == inode)
+    }
+
+    /// Nothing in doubt is about this file.
+    fn is_sure_of(&self, file: usize) -> bool {
+        self.doubts.iter().all(|doubt| doubt.doing.file() != Some(file))
+    }
+
+    /// Nothing in doubt is to remove this directory.
+    fn is_sure_to_stay(&self, directory: usize) -> bool {
+        let removes =
+            |doing: &Doing| matches!(doing, Doing::RemoveDirectory { which } if *which == directory);
+        !self.directories[directory].is_gone && !self.doubts.iter().any(|doubt| removes(&doubt.doing))
+    }
+
+    fn is_surely_empty(&self, inode: InodeId) -> bool {
+        let leads_there = |doing: &Doing| match doing {
+            Doing::Create { place, .. } => place.0 == inode,
+            Doing::Rename { to, .. } | Doing::Link { to, .. } => to.0 == inode,
+            _ => false,
+        };
+        let mut places = self.files.iter().flat_map(|file| &file.places);
+        !places.any(|(parent, _)| *parent == inode)
+            && !self.doubts.iter().any(|doubt| leads_there(&doubt.doing))
     }
 
     fn choose(&mut self, dice: &mut Dice) -> Option<Doing> {
         // Mostly the newest, so that things happen to one file soon after one another.
         let newest = self.files.len().saturating_sub(1);
         let file = if dice.percent(60) { newest } else { dice.roll(newest as u64 + 1) as usize };
-        let of_file = self.files.get(file);
+        let of_file = self.files.get(file).filter(|_| self.is_sure_of(file));
         let linked = |file: &&File| !file.places.is_empty();
         let lives = |file: &&File| file.is_open || !file.places.is_empty();
         let inline = |file: &&File| file.is_open && file.lane.is_none();
@@ -173,10 +245,9 @@ impl Client {
             18 => Doing::MakeDirectory { name: self.new_name() },
             _ => {
                 let which = 1 + dice.roll(self.directories.len() as u64) as usize;
-                let inode = self.directories.get(which)?.0;
-                let is_empty =
-                    self.files.iter().all(|file| file.places.iter().all(|(parent, _)| *parent != inode));
-                is_empty.then_some(Doing::RemoveDirectory { which })?
+                let inode = self.directories.get(which)?.inode;
+                let may_go = self.is_sure_to_stay(which) && self.is_surely_empty(inode);
+                may_go.then_some(Doing::RemoveDirectory { which })?
             }
         })
     }
@@ -188,11 +259,14 @@ impl Client {
 
     fn new_place(&mut self, dice: &mut Dice) -> Place {
         let which = dice.roll(self.directories.len() as u64) as usize;
-        (self.directories[which].0, self.new_name())
+        let which = if self.is_sure_to_stay(which) { which } else { 0 };
+        (self.directories[which].inode, self.new_name())
     }
 
-    fn message(&self, doing: &Doing) -> Message {
-        let (client, sequence) = (self.number, self.sequence());
+    /// The message that asks for what is under way.
+    pub(super) fn message(&self, numbered: Numbered) -> Option<Message> {
+        let doing = self.doing.as_ref()?;
+        let client = self.number;
         let inode = |file: &usize| self.files[*file].inode;
         let op = match doing {
             Doing::Create { place: (parent, name), base } => Op::Create(Create {
@@ -244,20 +318,20 @@ impl Client {
                 Op::MakeDirectory { request, homes: vec![home] }
             }
             Doing::RemoveDirectory { which } => {
-                let name = self.directories[*which].1.clone().expect("the root stays");
+                let name = self.directories[*which].name.clone().expect("the root stays");
                 Op::RemoveDirectory(RemoveDirectory { parent: InodeId::ROOT, name })
             }
             Doing::Write { file, offset, byte } => {
                 let target = self.files[*file].lane.expect("it is in its lane");
                 let (offset, byte) = (*offset, *byte);
-                return Message::Write { client, target, sequence, offset, byte, life: 0 };
+                return Some(Message::Write { client, target, numbered, offset, byte });
             }
         };
-        Message::Ask { client, slot: self.slot_of(doing), sequence, op: Box::new(op) }
+        Some(Message::Ask { client, slot: self.slot_of(doing), numbered, op: Box::new(op) })
     }
 
     /// The inodes whose attributes it changes, as far as they are there already.
-    fn changes(&self, doing: &Doing) -> Vec<InodeId> {
+    pub(super) fn changes(&self, doing: &Doing) -> Vec<InodeId> {
         let inode = |file: &usize| self.files[*file].inode;
         match doing {
             Doing::Create { place, .. } => vec![place.0],
@@ -267,7 +341,7 @@ impl Client {
             Doing::Link { file, to } => vec![to.0, inode(file)],
             Doing::Unlink { file, which } => vec![self.files[*file].places[*which].0, inode(file)],
             Doing::MakeDirectory { .. } => vec![InodeId::ROOT],
-            Doing::RemoveDirectory { which } => vec![InodeId::ROOT, self.directories[*which].0],
+            Doing::RemoveDirectory { which } => vec![InodeId::ROOT, self.directories[*which].inode],
             Doing::Append { file, .. }
             | Doing::Close { file }
             | Doing::Truncate { file, .. }
@@ -279,7 +353,7 @@ impl Client {
     /// Of what the operation under way changes, that of which its mount knows by itself when it is answered: a kernel
     /// does not change its copy of what is renamed.
     pub(super) fn knows_itself(&self) -> Vec<InodeId> {
-        let Some((doing, _)) = &self.asked else { return Vec::new() };
+        let Some(doing) = &self.doing else { return Vec::new() };
         let mut changes = self.changes(doing);
         if matches!(doing, Doing::Rename { .. }) {
             changes.truncate(2);
@@ -287,7 +361,16 @@ impl Client {
         changes
     }
 
-    /// The slot that is asked.
+    /// The slot that is asked for what is under way.
+    pub(super) fn slot_asked(&self) -> Option<Slot> {
+        let doing = self.doing.as_ref()?;
+        Some(match doing {
+            Doing::Write { file, .. } => self.files[*file].lane.map_or(Slot(0), |target| target.slot),
+            _ => self.slot_of(doing),
+        })
+    }
+
+    /// The slot of names that it is about.
     fn slot_of(&self, doing: &Doing) -> Slot {
         let inode = match doing {
             Doing::Create { place: (parent, _), .. } | Doing::Link { to: (parent, _), .. } => *parent,
@@ -304,17 +387,20 @@ impl Client {
         inode.slot()
     }
 
-    /// The answer to what is under way.
-    pub fn take(&mut self, outcome: Outcome<Reply>) -> Result<(), String> {
-        let Some((doing, _)) = self.asked.take() else { return Ok(()) };
-        let told = |error: Error| format!("client {}: {doing:?} is answered with {error}", self.number);
-        let reply = outcome.map_err(told)?;
+    /// What is under way has failed: a byte may be written.
+    pub fn doubts_byte(&mut self, file: usize, offset: usize, byte: u8) {
+        self.files[file].doubtful.entry(offset).or_default().push(byte);
+    }
+
+    /// An operation is done.
+    pub fn take(&mut self, doing: Doing, reply: Reply) -> Result<(), String> {
         let unfit = format!("client {}: {doing:?} is answered with {reply:?}", self.number);
         match (doing, reply) {
             (Doing::Create { place, base }, Reply::Opened(opened)) => {
                 let inode = opened.info.attributes.inode;
                 let (places, bytes) = (vec![place], Vec::new());
-                self.files.push(File { inode, places, is_open: true, bytes, lane: None, base });
+                let doubtful = BTreeMap::new();
+                self.files.push(File { inode, places, is_open: true, bytes, doubtful, lane: None, base });
             }
             (Doing::Append { file, bytes }, Reply::WroteInline(written)) => {
                 let known = &mut self.files[file].bytes;
@@ -336,6 +422,7 @@ impl Client {
             (Doing::Truncate { file, size }, Reply::Attributes(attributes)) => {
                 let file = &mut self.files[file];
                 file.bytes.truncate(size);
+                file.doubtful.retain(|offset, _| *offset < size);
                 if let Some(lane) = &mut file.lane {
                     lane.generation = attributes.generation;
                 }
@@ -347,21 +434,25 @@ impl Client {
                 file.lane = Some(LaneTarget { lane, slot, generation, created: Epoch(1), permit: None });
             }
             (Doing::Write { file, offset, byte }, Reply::Done) => {
+                self.files[file].doubtful.remove(&offset);
                 let bytes = &mut self.files[file].bytes;
                 bytes.resize(bytes.len().max(offset + 1), 0);
                 bytes[offset] = byte;
             }
             (Doing::MakeDirectory { name }, Reply::Attributes(attributes)) => {
-                self.directories.push((attributes.inode, Some(name)));
+                self.directories.push(Directory {
+                    inode: attributes.inode,
+                    name: Some(name),
+                    is_gone: false,
+                });
             }
             (Doing::RemoveDirectory { which }, Reply::Done) => {
-                let (_, name) = self.directories.swap_remove(which);
-                self.gone.push((InodeId::ROOT, name.expect("the root stays")));
+                let directory = &mut self.directories[which];
+                directory.is_gone = true;
+                self.gone.push((InodeId::ROOT, directory.name.take().expect("the root stays")));
             }
             _ => return Err(unfit),
         }
-        // What is gone is not used again.
-        self.files.retain(|file| file.is_open || !file.places.is_empty());
         Ok(())
     }
 }

@@ -6,7 +6,8 @@ use ramlace_namespace::{Command, Delivery, DeliveryAnswer, DeliveryId, Op, Origi
 use ramlace_slot::SlotChange;
 use ramlace_wire::peer::QueryInode;
 
-use super::{Bug, Message, World};
+use super::network::Message;
+use super::{Bug, World};
 
 impl World {
     /// What slots owe still is sent, again and again.
@@ -30,7 +31,9 @@ impl World {
                 names.open_deliveries().filter(known).map(owed)
             })
             .collect();
-        owed.into_iter().for_each(|message| self.send(message));
+        for message in owed {
+            self.send(message);
+        }
     }
 
     /// What a slot owes another arrives there. The answer to a part of an operation waits at the gate.

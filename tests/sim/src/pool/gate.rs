@@ -8,7 +8,8 @@ use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, LeasesRenewed};
 use ramlace_wire::namespace::GetAttributes;
 
-use super::{Bug, Event, Message, World};
+use super::network::Message;
+use super::{Bug, Event, World};
 
 /// What an answer shows: inodes, and which of their states.
 pub(super) type Shows = Vec<(InodeId, usize)>;
@@ -56,12 +57,12 @@ impl World {
         inodes.filter_map(|inode| Some((*inode, self.states.get(inode)?.len()))).collect()
     }
 
-    /// A change is told to the table of leases.
-    pub(super) fn recall(&mut self, home: usize, effect: &Effect) {
+    /// A change is told to the table of leases; these sessions do not know of their own.
+    pub(super) fn recall(&mut self, home: usize, effect: &Effect, unaware: &[SessionId]) {
         let Effect::Changed { inode, knows, .. } = *effect else { return };
 
         self.changed.push(inode);
-        let mut knows = knows;
+        let mut knows = knows.filter(|session| !unaware.contains(session));
         if self.bug == Bug::TakesHolderForChanger {
             let others = self.clients.iter().map(|client| client.session());
             knows = others.into_iter().find(|other| Some(*other) != knows);
@@ -103,7 +104,7 @@ impl World {
                 leave.push(held);
                 continue;
             };
-            if now > held.arrived + HOLD_MILLIS + 1 {
+            if now > held.arrived.max(server.stopped_until) + HOLD_MILLIS + 1 {
                 return Err(format!("an answer waits since {} ms", held.arrived));
             }
             wake = wake.min(until.saturating_sub(margin(self.bug)));

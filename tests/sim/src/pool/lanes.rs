@@ -10,11 +10,17 @@ use ramlace_slot::SlotChange;
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::peer::{InodeAnswer, QueryInode};
 
-use super::{Bug, Message, SLOTS, World};
+use super::calls::Numbered;
+use super::network::{Message, Stands};
+use super::{Bug, SLOTS, World, away};
 
 impl World {
     pub(super) fn ask_home(&self, request: QueryInode) -> Outcome<InodeAnswer> {
-        self.query(request.inode.slot(), &request)
+        let slot = request.inode.slot();
+        match self.stands(self.home(slot)) {
+            Stands::Answers => self.query(slot, &request),
+            _ => Err(away()),
+        }
     }
 
     /// As `Server::begin_lane`; the clients promote by themselves.
@@ -43,20 +49,21 @@ impl World {
 
     /// A write into a lane: done once, and never when its client has gone on.
     pub(super) fn written(&mut self, message: &Message) -> Result<(), String> {
-        let Message::Write { client, target, sequence, offset, byte, life } = *message else { return Ok(()) };
+        let Message::Write { client, target, numbered, offset, byte } = *message else { return Ok(()) };
+        let Numbered { sequence, below, life } = numbered;
         let (home, session) = (self.home(target.slot), self.clients[client].session());
         // Bytes come by a connection, which dies with the process.
         let is_there = self.servers[home].is_up() && self.servers[home].life == life;
         if !is_there || self.servers[home].ended.contains(&session) {
             return Ok(());
         }
-        // One operation after the other, as with names.
-        let below = sequence;
         let done = self.servers[home].value_mut(target.slot).is_done(session, sequence, below);
         match done {
             Ok(true) => {}
             Ok(false) => {
-                if self.write(&target, session, sequence, offset, byte).is_err() {
+                if let Err(error) = self.write(&target, session, sequence, offset, byte) {
+                    let outcome = Box::new(Err(error));
+                    self.send(Message::Answered { client, sequence, outcome, of_lane: true });
                     return Ok(());
                 }
             }

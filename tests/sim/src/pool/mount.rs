@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{Epoch, InodeId};
+use ramlace_base::{Epoch, InodeId, Slot};
+use ramlace_client::Doubt;
 use ramlace_client::pure::{RecallsDone, Renewal};
 use ramlace_mount::believed::{Asked, State, kept_attributes};
 use ramlace_sync::Mutex;
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, LeasesRenewed};
 
-use super::{Bug, Event, Message, World};
+use super::network::Message;
+use super::{Bug, Event, World};
 
 /// A life that no server has.
 const NO_LIFE: u64 = 0;
@@ -68,6 +70,13 @@ impl Mount {
         itself.iter().for_each(|inode| self.drops(*inode));
     }
 
+    /// A change in a slot may still be done, or that is over.
+    pub(super) fn doubts(&mut self, slot: Slot, doubt: Doubt) {
+        for ((inode, _), _) in self.state.lock().doubt(slot, doubt) {
+            self.kernel.remove(&inode);
+        }
+    }
+
     fn known(&mut self, server: usize) -> &mut Known {
         self.servers.entry(server).or_default()
     }
@@ -122,7 +131,10 @@ impl World {
         if self.dice.roll(400) == 0 {
             self.clients[client].mount.stopped_until = self.now() + self.dice.roll(STOPPED_MILLIS_MAX);
         }
-        let inode = self.somebodys_inode();
+        let inode = match self.doubted_inode(client) {
+            Some(inode) => inode,
+            None => self.somebodys_inode(),
+        };
         let (now, instant, server) = (self.now(), self.agenda.instant(), self.home(inode.slot()));
         let mount = &mut self.clients[client].mount;
         if let Some(belief) = mount.kernel.get(&inode).filter(|belief| now < belief.until) {
@@ -161,6 +173,16 @@ impl World {
         Ok(())
     }
 
+    /// What a change is about that was given up, mostly one of its own.
+    fn doubted_inode(&mut self, client: usize) -> Option<InodeId> {
+        let other = self.dice.roll(self.clients.len() as u64) as usize;
+        let client = if self.dice.percent(50) { client } else { other };
+        let doubt = self.clients[client].doubts.last()?;
+        let changes = self.clients[client].changes(&doubt.doing);
+        let which = self.dice.roll(1 + changes.len() as u64) as usize;
+        changes.get(which).copied()
+    }
+
     /// The root, or mostly something that is new.
     fn somebodys_inode(&mut self) -> InodeId {
         let which = self.dice.roll(self.clients.len() as u64) as usize;
@@ -168,7 +190,7 @@ impl World {
         let client = &self.clients[which];
         if dice.percent(30) || client.files.is_empty() {
             let which = dice.roll(client.directories.len() as u64) as usize;
-            return client.directories[which].0;
+            return client.directories[which].inode;
         }
         let back = dice.roll(3.min(client.files.len() as u64)) as usize;
         client.files[client.files.len() - 1 - back].inode
@@ -181,7 +203,7 @@ impl World {
         let states = self.states.get(&inode).map(Vec::as_slice).unwrap_or_default();
         let believed = states.iter().rposition(|state| state.as_ref() == Some(attributes));
         let believed = believed.map_or(0, |place| place + 1);
-        if believed < shown && !self.clients[client].mount.changing.contains(&inode) {
+        if believed < shown && !self.clients[client].may_have_changed(inode) {
             let (before, after) = (believed.checked_sub(1).map(|place| &states[place]), &states[shown - 1]);
             return Err(format!(
                 "client {client} believes state {believed} of {inode}, and {shown} was shown: by {by}, {before:?}, {after:?}"
@@ -246,16 +268,13 @@ impl World {
         self.clients[client].mount.drops(inode);
     }
 
-    pub(super) fn handles(&mut self, client: usize, news: News) {
+    pub(super) fn handles(&mut self, client: usize, news: &News) {
         let mount = &mut self.clients[client].mount;
-        if self.agenda.now < mount.stopped_until {
-            return self.agenda.at(mount.stopped_until, Event::Handles { client, news });
-        }
         if mount.known(news.server).connection != news.connection {
             return;
         }
         news.recalls.iter().for_each(|(_, inode)| mount.drops(*inode));
-        self.acknowledges(client, &news);
+        self.acknowledges(client, news);
     }
 
     /// The next request says that it is done.

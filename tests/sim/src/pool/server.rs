@@ -7,6 +7,7 @@ use ramlace_lanes::StoreStep;
 use ramlace_namespace::DeliveryId;
 use ramlace_namespace::leases::{HOLD_MILLIS, Leases};
 use ramlace_slot::{Effects, SlotChange, SlotValue};
+use ramlace_wire::peer::Token;
 
 use super::Bug;
 use super::gate::{Held, Listening};
@@ -29,6 +30,12 @@ pub struct Server {
     pub store: BTreeMap<LaneId, Vec<u8>>,
     /// Sessions that have ended here.
     pub ended: BTreeSet<SessionId>,
+    /// Whoever tries to connect while no process runs is refused; else it waits, as by a supervisor that has the sockets.
+    pub refuses: bool,
+    /// Its process is stopped until then: what comes waits.
+    pub stopped_until: u64,
+    /// Changes of clients whose answers somebody waits for.
+    pub waiting: BTreeSet<Token>,
     /// What this process knows that it has to deliver.
     pub owed: BTreeSet<(Slot, DeliveryId)>,
     /// Of this process: leases, answers that wait, and requests for news by client.
@@ -115,7 +122,9 @@ impl Server {
             self.life += 1;
         }
         self.unwritten = None;
+        self.stopped_until = 0;
         self.owed.clear();
+        self.waiting.clear();
         self.leases = Leases::default();
         self.gate.clear();
         self.wakes_at = None;

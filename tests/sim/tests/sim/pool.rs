@@ -10,7 +10,8 @@ fn a_pool_ends_with_what_everybody_was_told_and_nobody_believes_otherwise() {
         |all, seeds| {
             let goes_wrong = [all.lost / 5, all.repeated / 5, all.deaths, all.replayed / 5, all.cut];
             let leases = [all.believed / 50, all.renewed / 5, all.waited / 50, all.recalled / 10];
-            let many = [all.answered / 35].into_iter().chain(goes_wrong).chain(leases);
+            let calls = [all.answered / 35, all.asked_again / 20, all.doubted, all.stops];
+            let many = calls.into_iter().chain(goes_wrong).chain(leases);
             many.map(|many| many > seeds).collect()
         },
     );
