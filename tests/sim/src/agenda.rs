@@ -41,6 +41,11 @@ impl<E> Agenda<E> {
         self.began + Duration::from_millis(millis)
     }
 
+    /// The same the other way round.
+    pub fn millis_of(&self, instant: Instant) -> u64 {
+        (instant - self.began).as_millis() as u64
+    }
+
     pub fn instant(&self) -> Instant {
         self.instant_of(self.now)
     }

@@ -2,7 +2,6 @@
 //! simulator's. The same seed gives the same run.
 //!
 //! * [`run`]: a whole pool, with everything that goes wrong in it at once.
-//! * [`run_leases`]: who believes what until when, and when sessions end.
 //! * [`run_owing`]: what clients owe servers, and when it is told.
 //! * [`run_calls`]: what clients repeat and cancel, how long that takes, and that it has one effect or none.
 //! * [`run_losing`]: servers that crash with their store and without.
@@ -10,7 +9,7 @@
 //! * [`run_transfers`]: how long large transfers may stand still.
 //! * [`run_stores`]: stores into mapped files of which only their times tell.
 //!
-//! The pool has slots, deliveries, leases, the product's retries and outbox, crashes and the network; what it does not have yet is below: sessions that end,
+//! The pool has slots, deliveries, leases, sessions that end, the product's retries and outbox, crashes and the network; what it does not have yet is below:
 //! slots that move, other messages of the outbox, stores that are lost, delegations, and transfers that take time. Each of these runs in a world of its own,
 //! where its times can be checked closely.
 //!
@@ -22,7 +21,6 @@ mod behind;
 mod calling;
 mod calls;
 mod dice;
-mod leases;
 mod losing;
 mod owing;
 mod pool;
@@ -32,7 +30,6 @@ mod transfers;
 
 pub use behind::{BehindBug, BehindTally, run_behind};
 pub use calls::{CallBug, CallTally, run_calls};
-pub use leases::{LeaseBug, LeaseTally, run_leases};
 pub use losing::{LossBug, LossTally, run_losing};
 pub use owing::{OwingBug, OwingTally, run_owing};
 pub use pool::{Bug, Tally, run};

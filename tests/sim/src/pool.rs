@@ -1,11 +1,13 @@
 //! A whole pool: the values of slots that servers run ([`ramlace_slot`]), the deliveries between them, clients that repeat by the product's rule
 //! what they were not answered, and tell by its outbox what they have given up ([`ramlace_client::pure`]), a network that delays, loses, repeats
-//! and cuts, and servers that are stopped, or die at any moment and begin again from snapshots and logs. Servers have the tables of leases and a gate for answers ([`ramlace_namespace::leases`]), clients a mount that keeps and a
+//! and cuts, and servers that are stopped, or die at any moment and begin again from snapshots and logs. Servers have the tables of sessions
+//! ([`ramlace_server::pure`]) and leases and a gate for answers ([`ramlace_namespace::leases`]), clients a mount that keeps and a
 //! kernel that believes ([`ramlace_mount::believed`], [`ramlace_client::pure`]).
 //!
 //! What holds: a client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
 //! what it was; a call ends within 5 s, and what was given up is done, or never will be; nobody believes what an answer that has left
-//! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
+//! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after it was last
+//! heard, and not before; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
 //! A [`Bug`] planted in what a server or a client owes the code that decides must be found.
 
 mod bug;
@@ -19,6 +21,7 @@ mod lanes;
 mod mount;
 mod network;
 mod server;
+mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,9 +51,10 @@ const PATIENCE_MILLIS: u64 = 200;
 /// How long a server is away: mostly for a moment.
 const AWAY_MILLIS_MAX: u64 = 400;
 const AWAY_LONG_MILLIS_MAX: u64 = 7_000;
-/// A process lives at least so long, and up to so much longer.
+/// A process lives at least so long, and mostly up to so much longer; some live for longer than a session that says nothing.
 const DEATH_MILLIS_MIN: u64 = 500;
 const DEATH_MILLIS_MORE: u64 = 5_000;
+const DEATH_MILLIS_LONG: u64 = 25_000;
 /// Nothing takes longer than this once the network is good.
 const END_MILLIS_MAX: u64 = 60_000;
 /// More than this happens only where somebody repeats itself for ever.
@@ -87,6 +91,10 @@ tally! {
         waited,
         /// Recalls that were told.
         recalled,
+        /// Sessions that have ended for want of a sign of life, one for each server.
+        expired,
+        /// Clients whose session had ended.
+        begun_anew,
         /// Connections on which a client listened that were cut.
         cut,
     }
@@ -134,6 +142,11 @@ enum Event {
     Dies(usize),
     Begins(usize),
     Snapshot(usize),
+    /// A server looks whether sessions have said nothing for too long.
+    Expires {
+        server: usize,
+        due: u64,
+    },
     /// A server looks whom it has waited for long enough.
     Wakes(usize),
     /// A client listens on a new connection.
@@ -168,6 +181,8 @@ pub struct World {
     on_their_way: u64,
     /// Nothing is lost, comes twice or dies any more.
     calm: bool,
+    /// All clients have ended their sessions.
+    have_left: bool,
     /// Changes that have come to their slot, those that are done, and those of which a client relies on it that they never will be.
     received: BTreeSet<Token>,
     done: BTreeMap<Token, Reply>,
@@ -205,6 +220,7 @@ impl World {
             agenda: Agenda::default(),
             on_their_way: 0,
             calm: false,
+            have_left: false,
             received: BTreeSet::new(),
             done: BTreeMap::new(),
             given_up: BTreeSet::new(),
@@ -217,8 +233,8 @@ impl World {
         for server in 0..servers {
             world.servers[server].slots = Some(BTreeMap::new());
             world.agenda.after(PATIENCE_MILLIS, Event::Delivers(server));
-            let (death, snapshot) =
-                (DEATH_MILLIS_MIN + world.dice.roll(DEATH_MILLIS_MORE), 50 + world.dice.roll(200));
+            world.looks_at_sessions(server, 1);
+            let (death, snapshot) = (world.lives_for(), 50 + world.dice.roll(200));
             world.agenda.after(death, Event::Dies(server));
             world.agenda.after(snapshot, Event::Snapshot(server));
         }
@@ -288,6 +304,7 @@ impl World {
             || self.on_their_way > 0
             || self.servers.iter().any(|server| !server.gate.is_empty())
             || self.clients.iter().any(|client| !client.caller.is_at_rest())
+            || (!self.have_left && self.sessions_are_ending())
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -325,8 +342,9 @@ impl World {
                 if !self.calm && self.dice.percent(12) {
                     self.tally.stops += 1;
                     let stopped = self.dice.roll(AWAY_LONG_MILLIS_MAX);
-                    self.servers[server].stopped_until = self.now() + stopped;
-                    let death = DEATH_MILLIS_MIN + self.dice.roll(DEATH_MILLIS_MORE);
+                    let until = self.now() + stopped;
+                    (self.servers[server].stopped_until, self.servers[server].there_since) = (until, until);
+                    let death = self.lives_for();
                     self.agenda.after(death, Event::Dies(server));
                 } else if !self.calm {
                     self.tally.deaths += 1;
@@ -336,7 +354,7 @@ impl World {
                     let away =
                         1 + self.dice.roll(if is_long { AWAY_LONG_MILLIS_MAX } else { AWAY_MILLIS_MAX });
                     self.agenda.after(away, Event::Begins(server));
-                    let death = away + DEATH_MILLIS_MIN + self.dice.roll(DEATH_MILLIS_MORE);
+                    let death = away + self.lives_for();
                     self.agenda.after(death, Event::Dies(server));
                 }
             }
@@ -347,6 +365,7 @@ impl World {
                 let next = 20 + self.dice.roll(200);
                 self.agenda.after(next, Event::Snapshot(server));
             }
+            Event::Expires { server, due } => self.expires(server, due)?,
             Event::Wakes(server) => self.wakes(server)?,
             Event::Connects { client, server } => self.connects(client, server),
             Event::Looks { client } => self.looks(client)?,
@@ -354,6 +373,11 @@ impl World {
             Event::DropsLate { client, inode } => self.drops_late(client, inode),
         }
         Ok(())
+    }
+
+    fn lives_for(&mut self) -> u64 {
+        let more = if self.dice.percent(15) { DEATH_MILLIS_LONG } else { DEATH_MILLIS_MORE };
+        DEATH_MILLIS_MIN + self.dice.roll(more)
     }
 
     /// A process ends, with its answers and its connections.
@@ -369,9 +393,10 @@ impl World {
         if self.servers[server].is_up() {
             return Ok(());
         }
-        let now = self.now();
+        let now = (self.now(), self.agenda.instant());
         self.tally.replayed += self.servers[server].begin(now, self.bug)?;
         self.deliver(server);
+        self.looks_at_sessions(server, self.now() + 1);
         Ok(())
     }
 
@@ -401,10 +426,9 @@ impl World {
                     let changes = self.clients[client].learns_of(token.sequence);
                     let changes = changes.iter().filter(|inode| outcome.is_ok() && inode.slot() == slot);
                     let shows = self.as_they_are(changes);
-                    let (sequence, outcome) = (token.sequence, Box::new(outcome));
                     self.answer(
                         slot,
-                        Message::Answered { client, sequence, outcome, of_lane: false },
+                        Message::Answered { client, token, outcome: Box::new(outcome), of_lane: false },
                         shows,
                     )?;
                 }
@@ -430,14 +454,15 @@ impl World {
     }
 
     fn asked(&mut self, client: usize, slot: Slot, numbered: Numbered, op: Op) -> Result<(), String> {
-        let (session, home) = (self.clients[client].session(), self.home(slot));
-        let Numbered { sequence, below, life } = numbered;
-        let server = &mut self.servers[home];
+        let home = self.home(slot);
+        let Numbered { token, below, life } = numbered;
+        let Token { session, sequence } = token;
+        let server = &self.servers[home];
         // What it comes by goes with the process.
-        if !server.is_up() || server.life != life || server.ended.contains(&session) {
+        if !server.is_up() || server.life != life || !self.is_open(home, client, session)? {
             return Ok(());
         }
-        let token = Token { session, sequence };
+        let server = &mut self.servers[home];
         server.waiting.insert(token);
         match op {
             Op::CancelChange(request) if self.bug != Bug::KnowsWhatWasGivenUp => {
@@ -494,6 +519,7 @@ impl Event {
                 Message::Answered { client, .. }
                 | Message::Shown { client, .. }
                 | Message::Renewed { client, .. }
+                | Message::Ended { client, .. }
                 | Message::News { client, .. },
             ) => Some(*client),
             _ => None,
@@ -503,7 +529,10 @@ impl Event {
     /// The server whose process does it, or hears of it.
     fn server(&self, world: &World) -> Option<usize> {
         match self {
-            Event::Delivers(server) | Event::Snapshot(server) | Event::Wakes(server) => Some(*server),
+            Event::Delivers(server)
+            | Event::Snapshot(server)
+            | Event::Wakes(server)
+            | Event::Expires { server, .. } => Some(*server),
             Event::Arrives(message) => message.server(world),
             _ => None,
         }

@@ -43,6 +43,16 @@ pub enum Bug {
     TakesLateWrites,
     /// The end of a session is told to one of the slots that know it.
     EndsSessionsInOneSlot,
+    /// A server does not remember which sessions have ended.
+    TakesEndedSessions,
+    /// A request for news is no sign of life.
+    ListeningIsNoLife,
+    /// A session ends after half of its time.
+    EndsSessionsEarly,
+    /// A session that says nothing stays.
+    KeepsSessions,
+    /// A client takes what its last session had open for open.
+    KeepsFilesOpen,
     /// What a file had inline fills its lane again when the message comes twice.
     FillsTwice,
     /// A client believes the answer to an operation for that to the next.
@@ -75,7 +85,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that can be planted.
-    pub const ALL: [Bug; 33] = [
+    pub const ALL: [Bug; 38] = [
         Bug::AnswersBeforeTheLog,
         Bug::ReplaysWhatTheSnapshotHas,
         Bug::SnapshotIsOld,
@@ -95,6 +105,11 @@ impl Bug {
         Bug::BeginsLanesUnnoted,
         Bug::TakesLateWrites,
         Bug::EndsSessionsInOneSlot,
+        Bug::TakesEndedSessions,
+        Bug::ListeningIsNoLife,
+        Bug::EndsSessionsEarly,
+        Bug::KeepsSessions,
+        Bug::KeepsFilesOpen,
         Bug::FillsTwice,
         Bug::MistakesAnswers,
         Bug::AnswersAtOnce,

@@ -7,6 +7,7 @@ use ramlace_client::pure::{
 };
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::namespace::CancelChange;
+use ramlace_wire::peer::Token;
 
 use super::client::Doing;
 use super::network::{Message, Stands};
@@ -23,7 +24,7 @@ const THINKS_MILLIS_MAX: u64 = 150;
 /// What a request says of itself: its number, below which numbers of its session its slot's answers have come, and by a connection to which process it comes.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbered {
-    pub(super) sequence: Sequence,
+    pub(super) token: Token,
     pub(super) below: Sequence,
     pub(super) life: u64,
 }
@@ -75,6 +76,15 @@ impl Caller {
         }
     }
 
+    /// What is asked and owed goes with the session; what the program has asked for.
+    pub(super) fn begins_anew(&mut self) -> Option<Kept> {
+        let program = self.calls.iter().find(|call| matches!(call.what, What::Does)).map(|call| call.kept);
+        let servers = vec![Known::default(); self.servers.len()];
+        (self.sequences, self.owed, self.servers) = (Sequences::default(), Owed::default(), servers);
+        self.calls.clear();
+        program
+    }
+
     /// Nothing is asked, and nothing is owed.
     pub(super) fn is_at_rest(&self) -> bool {
         self.calls.is_empty() && self.owed.count() == 0
@@ -93,6 +103,11 @@ impl Caller {
     pub(super) fn number_of_program(&self) -> Option<Sequence> {
         let mut calls = self.calls.iter();
         calls.find(|call| matches!(call.what, What::Does)).map(|call| call.kept.sequence)
+    }
+
+    /// The program asks for what it does, or for what must be told before.
+    fn is_asking(&self) -> bool {
+        self.calls.iter().any(|call| !matches!(call.what, What::Cancels(_, Some(_))))
     }
 
     /// What the request with this number gives up.
@@ -131,7 +146,9 @@ impl World {
     /// What the program does is asked for, once its slot knows of everything that was given up there.
     pub(super) fn goes_on(&mut self, client: usize) -> Result<(), String> {
         let of_client = &mut self.clients[client];
-        let Some(slot) = of_client.slot_asked() else { return Ok(()) };
+        let Some(slot) = of_client.slot_asked().filter(|_| !of_client.caller.is_asking()) else {
+            return Ok(());
+        };
         let caller = &mut of_client.caller;
         let deadline = caller.began + u64::from(limits::DEADLINE_MILLIS_DEFAULT);
         match caller.owed.take_up(Subject::CancelledChanges(slot)) {
@@ -242,7 +259,8 @@ impl World {
         }
         let Call { what, slot, kept, deadline, .. } = caller.calls[at];
         let below = kept.sequence.0 - u64::from(caller.sequences.outstanding_of(kept));
-        let numbered = Numbered { sequence: kept.sequence, below: Sequence(below), life };
+        let token = Token { session: of_client.session(), sequence: kept.sequence };
+        let numbered = Numbered { token, below: Sequence(below), life };
         let message = match what {
             What::Does => of_client.message(numbered),
             What::Cancels(cancelled, _) => {
@@ -262,9 +280,12 @@ impl World {
     }
 
     /// The connection by which an answer was to come is lost.
-    pub(super) fn loses_answer(&mut self, client: usize, sequence: Sequence) {
+    pub(super) fn loses_answer(&mut self, client: usize, token: Token) {
+        if token.session != self.clients[client].session() {
+            return;
+        }
         let delay = 1 + self.dice.roll(50);
-        if let Some(attempt) = self.clients[client].caller.attempt_of(sequence) {
+        if let Some(attempt) = self.clients[client].caller.attempt_of(token.sequence) {
             let failure = Failure::lost(ErrorKind::HostDown);
             self.agenda.after(delay, Event::Fails { client, attempt, failure });
         }
@@ -394,7 +415,10 @@ impl World {
             Some(doing) if doubted && self.bug != Bug::ForgetsLostAnswers => {
                 self.gives_up(client, doing, call.kept);
             }
-            _ => self.never_will_be(client, call.kept)?,
+            _ => {
+                let session = self.clients[client].session();
+                self.never_will_be(client, Token { session, sequence: call.kept.sequence })?;
+            }
         }
         self.is_not_done(client);
         Ok(())

@@ -52,6 +52,7 @@ pub struct Directory {
 pub struct Doubt {
     pub doing: Doing,
     pub kept: Kept,
+    pub session: SessionId,
     /// Its slot knows that.
     pub acknowledged: bool,
 }
@@ -88,6 +89,8 @@ pub enum Doing {
 
 pub struct Client {
     number: usize,
+    /// Sessions that it has had before.
+    sessions: u8,
     left: u32,
     names: u64,
     /// The operation that is under way.
@@ -104,7 +107,7 @@ pub struct Client {
 
 impl Doing {
     /// The file that it is about.
-    fn file(&self) -> Option<usize> {
+    pub fn file(&self) -> Option<usize> {
         match self {
             Doing::Create { .. } | Doing::MakeDirectory { .. } | Doing::RemoveDirectory { .. } => None,
             Doing::Append { file, .. }
@@ -123,6 +126,7 @@ impl Client {
     pub fn new(number: u64, servers: usize) -> Client {
         Client {
             number: number as usize,
+            sessions: 0,
             left: OPERATIONS,
             names: 0,
             doing: None,
@@ -136,7 +140,15 @@ impl Client {
     }
 
     pub fn session(&self) -> SessionId {
-        SessionId([1 + self.number as u8; 16])
+        let mut bytes = [1 + self.number as u8; 16];
+        bytes[0] = self.sessions;
+        SessionId(bytes)
+    }
+
+    /// Another session, in which nothing is open.
+    pub fn begins_session(&mut self, keeps_open: bool) {
+        self.sessions += 1;
+        self.files.iter_mut().for_each(|file| file.is_open &= keeps_open);
     }
 
     pub fn is_done(&self) -> bool {
@@ -161,7 +173,8 @@ impl Client {
             return self.mount.changing.clone();
         }
         let given_up = self.caller.given_up_by(sequence);
-        let doubt = self.doubts.iter().find(|doubt| Some(doubt.kept) == given_up);
+        let doubt =
+            self.doubts.iter().find(|doubt| Some(doubt.kept) == given_up && doubt.session == self.session());
         doubt.map(|doubt| self.changes(&doubt.doing)).unwrap_or_default()
     }
 

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use ramlace_base::{Epoch, ErrorKind, InodeId, ServerId, Slot, limits};
+use ramlace_base::{Epoch, ErrorKind, InodeId, Result as Outcome, ServerId, Slot, limits};
 use ramlace_check::Check;
-use ramlace_slot::SlotChange;
+use ramlace_namespace::Reply;
 use ramlace_wire::check::LaneFacts;
-use ramlace_wire::inline::ReadInline;
-use ramlace_wire::namespace::{Lookup, ReadDirectory};
+use ramlace_wire::inline::{InlineRead, Promoted, ReadInline};
+use ramlace_wire::namespace::{GetAttributes, Lookup, ReadDirectory};
 use ramlace_wire::{Chain, ClusterMap, PoolId};
 
-use super::client::{File, Place};
-use super::{Bug, SLOTS, World};
+use super::client::{Doing, File, Place};
+use super::{SLOTS, World};
 
 impl World {
     pub(super) fn finish(&mut self) -> Result<(), String> {
@@ -86,6 +86,45 @@ impl World {
         }
     }
 
+    /// What an operation of several slots has come to whose session had ended before its answer.
+    pub(super) fn seen_of(&self, client: usize, doing: &Doing) -> Result<Option<Reply>, String> {
+        let of_client = &self.clients[client];
+        let file = doing.file().map(|file| &of_client.files[file]);
+        let attributes = |inode: InodeId| self.query(inode.slot(), &GetAttributes { inode });
+        let shown = |inode| attributes(inode).ok().map(|info| Reply::Attributes(Box::new(info.attributes)));
+        Ok(match (doing, file) {
+            (Doing::Rename { to, .. }, Some(file)) => {
+                (self.lookup(to)? == Some(file.inode)).then_some(Reply::Done)
+            }
+            (Doing::Link { to, .. }, Some(_)) => self.lookup(to)?.and_then(shown),
+            (Doing::Unlink { which, .. }, Some(file)) => {
+                self.lookup(&file.places[*which])?.is_none().then_some(Reply::Done)
+            }
+            (Doing::MakeDirectory { name }, _) => {
+                self.lookup(&(InodeId::ROOT, name.clone()))?.and_then(shown)
+            }
+            (Doing::RemoveDirectory { which }, _) => {
+                let name = of_client.directories[*which].name.clone().ok_or("the root stays")?;
+                self.lookup(&(InodeId::ROOT, name))?.is_none().then_some(Reply::Done)
+            }
+            (Doing::Truncate { .. }, Some(File { inode, lane: Some(lane), .. })) => {
+                let info = attributes(*inode).ok();
+                let is_cut = info.is_some_and(|info| info.attributes.generation > lane.generation);
+                if is_cut { shown(*inode) } else { None }
+            }
+            (Doing::Promote { .. }, Some(file)) => {
+                let read = self.read_inline(file.inode).ok().filter(|read| read.bytes.is_none());
+                read.map(|read| Reply::Promoted(Promoted { size: read.size, since: read.since }))
+            }
+            _ => None,
+        })
+    }
+
+    fn read_inline(&self, inode: InodeId) -> Outcome<InlineRead> {
+        let request = ReadInline { inode, offset: 0, length: u32::MAX, keep: false };
+        self.query_by(self.clients[0].session(), inode.slot(), &request)
+    }
+
     fn bytes(&self, file: &File) -> Result<Vec<u8>, String> {
         if let Some(target) = &file.lane {
             let mut bytes =
@@ -93,28 +132,18 @@ impl World {
             bytes.resize(file.bytes.len(), 0);
             return Ok(bytes);
         }
-        let request = ReadInline { inode: file.inode, offset: 0, length: u32::MAX, keep: false };
-        let session = self.clients[0].session();
-        let read = self.query_by(session, file.inode.slot(), &request);
-        let read = read.map_err(|error| format!("{}: {error:?}", file.inode))?;
+        let read = self.read_inline(file.inode).map_err(|error| format!("{}: {error:?}", file.inode))?;
         let mut bytes = read.bytes.map(|bytes| bytes.0).unwrap_or_default();
         bytes.resize(read.size.size as usize, 0);
         Ok(bytes)
     }
 
     fn end_sessions(&mut self) -> Result<(), String> {
-        let now = self.stamp();
+        self.have_left = true;
         for client in 0..self.clients.len() {
             let session = self.clients[client].session();
             for server in 0..self.servers.len() {
-                self.servers[server].ended.insert(session);
-                let values = self.servers[server].slots.iter().flatten();
-                let knowing = values.filter(|(_, value)| value.knows(session)).map(|(slot, _)| *slot);
-                let most = if self.bug == Bug::EndsSessionsInOneSlot { 1 } else { usize::MAX };
-                let knowing: Vec<Slot> = knowing.take(most).collect();
-                for slot in knowing {
-                    self.commit(slot, &SlotChange::SessionEnded { session, now })?;
-                }
+                self.end_session(server, session)?;
             }
         }
         Ok(())

@@ -28,6 +28,7 @@ pub(super) struct Held {
 
 /// A request for news that waits.
 pub(super) struct Listening {
+    pub(super) session: SessionId,
     pub(super) connection: u64,
     pub(super) until: u64,
 }
@@ -155,8 +156,16 @@ impl World {
     }
 
     /// Somebody asks for attributes.
-    pub(super) fn reads(&mut self, client: usize, inode: InodeId, asked: Asked) -> Result<(), String> {
-        let (home, now, session) = (self.home(inode.slot()), self.now(), self.clients[client].session());
+    pub(super) fn reads(
+        &mut self,
+        (client, session): (usize, SessionId),
+        inode: InodeId,
+        asked: Asked,
+    ) -> Result<(), String> {
+        let (home, now) = (self.home(inode.slot()), self.now());
+        if !self.servers[home].is_up() || !self.is_open(home, client, session)? {
+            return Ok(());
+        }
         let Some(attributes) = self.attributes(inode) else { return Ok(()) };
         let states = self.states.entry(inode).or_default();
         if states.last().and_then(Option::as_ref) != Some(&attributes) {
@@ -170,8 +179,8 @@ impl World {
         self.answer(inode.slot(), Message::Shown { client, session, attributes, leased, asked }, shows)
     }
 
-    pub(super) fn renews(&mut self, client: usize, home: usize, left: u64) {
-        let (now, life, session) = (self.now(), self.life(home), self.clients[client].session());
+    pub(super) fn renews(&mut self, (client, session): (usize, SessionId), home: usize, left: u64) {
+        let (now, life) = (self.now(), self.life(home));
         let told = match self.servers[home].leases.renew(session, now) {
             Some(Renewal { taken, newest }) => LeasesRenewed { renewed: true, life, taken, newest },
             None => LeasesRenewed { life, ..LeasesRenewed::default() },
@@ -189,7 +198,7 @@ impl World {
         let session = self.clients[client].session();
         self.servers[home].leases.acknowledge(session, acknowledged);
         let until = self.now() + limits::LISTEN_MILLIS_MAX;
-        self.servers[home].listening.insert(client, Listening { connection, until });
+        self.servers[home].listening.insert(client, Listening { session, connection, until });
         if knows_life != self.life(home) || !self.unacknowledged(home, session).is_empty() {
             self.tell(home, client);
         }
@@ -204,17 +213,18 @@ impl World {
 
     /// Whoever listens is told what there is.
     fn tell_all(&mut self, home: usize) {
-        let clients: Vec<usize> = self.servers[home].listening.keys().copied().collect();
-        for client in clients {
-            if !self.unacknowledged(home, self.clients[client].session()).is_empty() {
+        let listening = self.servers[home].listening.iter();
+        let sessions: Vec<_> = listening.map(|(client, listening)| (*client, listening.session)).collect();
+        for (client, session) in sessions {
+            if !self.unacknowledged(home, session).is_empty() {
                 self.tell(home, client);
             }
         }
     }
 
     fn tell(&mut self, home: usize, client: usize) {
-        let session = self.clients[client].session();
-        let Some(Listening { connection, .. }) = self.servers[home].listening.remove(&client) else { return };
+        let listening = self.servers[home].listening.remove(&client);
+        let Some(Listening { session, connection, .. }) = listening else { return };
         let recalls = self.unacknowledged(home, session);
         self.tally.recalled += recalls.len() as u64;
         if self.bug == Bug::TellsOnce

@@ -47,7 +47,8 @@ impl World {
         let instant = self.agenda.instant();
         self.tally.doubted += 1;
         let of_client = &mut self.clients[client];
-        of_client.doubts.push(Doubt { doing, kept, acknowledged: false });
+        let session = of_client.session();
+        of_client.doubts.push(Doubt { doing, kept, session, acknowledged: false });
         if self.bug != Bug::DoubtsNothing {
             of_client.mount.doubts(kept.slot, OfSlot::Begins);
         }
@@ -95,7 +96,7 @@ impl World {
     fn is_acknowledged(&mut self, client: usize, kept: Kept) -> Result<(), String> {
         let of_client = &mut self.clients[client];
         let token = Token { session: of_client.session(), sequence: kept.sequence };
-        let is_it = |doubt: &Doubt| doubt.kept == kept;
+        let is_it = |doubt: &Doubt| doubt.kept == kept && doubt.session == token.session;
         let at = of_client.doubts.iter().position(is_it).ok_or("something is given up that nobody did")?;
         of_client.doubts[at].acknowledged = true;
         if self.bug != Bug::DoubtsNothing {
@@ -109,12 +110,23 @@ impl World {
 
     fn resolve(&mut self, client: usize, at: usize) -> Result<(), String> {
         let of_client = &mut self.clients[client];
-        let Doubt { doing, kept, .. } = of_client.doubts.swap_remove(at);
-        let token = Token { session: of_client.session(), sequence: kept.sequence };
-        match self.done.get(&token) {
-            Some(reply) => of_client.take(doing, reply.clone()),
-            None => self.never_will_be(client, kept),
+        let Doubt { doing, kept, session, .. } = of_client.doubts.swap_remove(at);
+        let token = Token { session, sequence: kept.sequence };
+        let is_unheard = session != of_client.session() && self.received.contains(&token);
+        let reply = match self.done.get(&token) {
+            Some(reply) => Some(reply.clone()),
+            None if is_unheard => self.seen_of(client, &doing)?,
+            None => None,
+        };
+        let of_client = &mut self.clients[client];
+        let Some(reply) = reply else { return self.never_will_be(client, token) };
+        let opens = matches!(doing, Doing::Create { .. });
+        of_client.take(doing, reply)?;
+        let goes_on = session == of_client.session();
+        if let Some(file) = of_client.files.last_mut().filter(|_| opens) {
+            file.is_open = goes_on;
         }
+        Ok(())
     }
 
     /// What became of everything that was given up, once nothing is on its way.
@@ -128,8 +140,7 @@ impl World {
     }
 
     /// A client relies on it that a change was not done.
-    pub(super) fn never_will_be(&mut self, client: usize, kept: Kept) -> Result<(), String> {
-        let token = Token { session: self.clients[client].session(), sequence: kept.sequence };
+    pub(super) fn never_will_be(&mut self, client: usize, token: Token) -> Result<(), String> {
         self.given_up.insert(token);
         match self.done.get(&token) {
             Some(reply) => Err(format!("client {client}: {token:?} is not done for it, and was: {reply:?}")),

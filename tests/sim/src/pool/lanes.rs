@@ -8,7 +8,7 @@ use ramlace_layout::lane_slot;
 use ramlace_namespace::{Command, Op, Origin, Reply, Room};
 use ramlace_slot::SlotChange;
 use ramlace_wire::chunk::LaneTarget;
-use ramlace_wire::peer::{InodeAnswer, QueryInode};
+use ramlace_wire::peer::{InodeAnswer, QueryInode, Token};
 
 use super::calls::Numbered;
 use super::network::{Message, Stands};
@@ -50,11 +50,12 @@ impl World {
     /// A write into a lane: done once, and never when its client has gone on.
     pub(super) fn written(&mut self, message: &Message) -> Result<(), String> {
         let Message::Write { client, target, numbered, offset, byte } = *message else { return Ok(()) };
-        let Numbered { sequence, below, life } = numbered;
-        let (home, session) = (self.home(target.slot), self.clients[client].session());
+        let Numbered { token, below, life } = numbered;
+        let Token { session, sequence } = token;
+        let home = self.home(target.slot);
         // Bytes come by a connection, which dies with the process.
         let is_there = self.servers[home].is_up() && self.servers[home].life == life;
-        if !is_there || self.servers[home].ended.contains(&session) {
+        if !is_there || !self.is_open(home, client, session)? {
             return Ok(());
         }
         let done = self.servers[home].value_mut(target.slot).is_done(session, sequence, below);
@@ -63,7 +64,7 @@ impl World {
             Ok(false) => {
                 if let Err(error) = self.write(&target, session, sequence, offset, byte) {
                     let outcome = Box::new(Err(error));
-                    self.send(Message::Answered { client, sequence, outcome, of_lane: true });
+                    self.send(Message::Answered { client, token, outcome, of_lane: true });
                     return Ok(());
                 }
             }
@@ -75,7 +76,7 @@ impl World {
             Err(_) => return Ok(()),
         }
         let outcome = Box::new(Ok(Reply::Done));
-        self.answer(target.slot, Message::Answered { client, sequence, outcome, of_lane: true }, Vec::new())
+        self.answer(target.slot, Message::Answered { client, token, outcome, of_lane: true }, Vec::new())
     }
 
     fn write(

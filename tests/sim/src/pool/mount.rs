@@ -21,8 +21,9 @@ const EPOCH: Epoch = Epoch(1);
 const RENEWAL_MILLIS_MAX: u64 = 100;
 /// The longest pause between two looks of a client's programs.
 const PAUSE_MILLIS_MAX: u64 = 120;
-/// How long a mount is stopped at most.
+/// How long a mount is stopped at most, and for longer than its session lasts.
 const STOPPED_MILLIS_MAX: u64 = 2_500;
+const STOPPED_LONG_MILLIS: u64 = 13_000;
 
 /// What the kernel believes of an inode.
 struct Belief {
@@ -68,6 +69,16 @@ impl Mount {
     pub(super) fn has_changed(&mut self, itself: &[InodeId]) {
         self.changing.clear();
         itself.iter().for_each(|inode| self.drops(*inode));
+    }
+
+    /// Its session is over, and its leases with it.
+    pub(super) fn ends(&mut self) {
+        for ((inode, _), _) in self.state.lock().end() {
+            self.kernel.remove(&inode);
+        }
+        for known in self.servers.values_mut() {
+            (known.renewal, known.recalls_done, known.renewing) = Default::default();
+        }
     }
 
     /// A change in a slot may still be done, or that is over.
@@ -128,14 +139,19 @@ impl World {
         }
         let pause = self.dice.roll(PAUSE_MILLIS_MAX);
         self.agenda.after(pause, Event::Looks { client });
-        if self.dice.roll(400) == 0 {
-            self.clients[client].mount.stopped_until = self.now() + self.dice.roll(STOPPED_MILLIS_MAX);
+        match self.dice.roll(2_000) {
+            0 => self.clients[client].mount.stopped_until = self.now() + STOPPED_LONG_MILLIS,
+            1..=5 => {
+                self.clients[client].mount.stopped_until = self.now() + self.dice.roll(STOPPED_MILLIS_MAX);
+            }
+            _ => {}
         }
         let inode = match self.doubted_inode(client) {
             Some(inode) => inode,
             None => self.somebodys_inode(),
         };
         let (now, instant, server) = (self.now(), self.agenda.instant(), self.home(inode.slot()));
+        let session = self.clients[client].session();
         let mount = &mut self.clients[client].mount;
         if let Some(belief) = mount.kernel.get(&inode).filter(|belief| now < belief.until) {
             let attributes = belief.attributes.clone();
@@ -162,14 +178,14 @@ impl World {
         let kept = kept_attributes(&mount.state, asked, inode, renew, || instant);
         if asks {
             known.renewing = Some(now);
-            self.send(Message::Renew { client, server, left: now });
+            self.send(Message::Renew { client, session, server, left: now });
         }
         if let Some((attributes, asked)) = kept {
             self.tally.renewed += u64::from(by_renewal);
             self.tells_kernel(client, asked, &attributes);
             return self.check_belief(client, &attributes, "what its mount keeps");
         }
-        self.send(Message::Read { client, inode, asked });
+        self.send(Message::Read { client, session, inode, asked });
         Ok(())
     }
 

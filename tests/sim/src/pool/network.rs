@@ -1,11 +1,12 @@
 //! The network: messages that are late, are lost or come twice, and who is there to hear them.
 
-use ramlace_base::{InodeId, Result as Outcome, Sequence, SessionId, Slot};
+use ramlace_base::{InodeId, Result as Outcome, SessionId, Slot};
 use ramlace_mount::believed::Asked;
 use ramlace_namespace::{Delivery, DeliveryAnswer, DeliveryId, Op, Reply};
 use ramlace_wire::Attributes;
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::leases::LeasesRenewed;
+use ramlace_wire::peer::Token;
 
 use super::calls::Numbered;
 use super::mount::News;
@@ -24,17 +25,19 @@ pub enum Message {
     /// A client writes into a lane.
     Write { client: usize, target: LaneTarget, numbered: Numbered, offset: usize, byte: u8 },
     /// A client is answered.
-    Answered { client: usize, sequence: Sequence, outcome: Box<Outcome<Reply>>, of_lane: bool },
+    Answered { client: usize, token: Token, outcome: Box<Outcome<Reply>>, of_lane: bool },
     /// A slot owes another this.
     Owed { from: Slot, delivery: DeliveryId, message: Box<Delivery> },
     /// What became of it.
     Done { from: Slot, delivery: DeliveryId, answer: Box<DeliveryAnswer> },
     /// A client asks for attributes, with a lease.
-    Read { client: usize, inode: InodeId, asked: Asked },
+    Read { client: usize, session: SessionId, inode: InodeId, asked: Asked },
     /// They come.
     Shown { client: usize, session: SessionId, attributes: Box<Attributes>, leased: bool, asked: Asked },
     /// A client asks a server to renew its leases.
-    Renew { client: usize, server: usize, left: u64 },
+    Renew { client: usize, session: SessionId, server: usize, left: u64 },
+    /// A session has ended.
+    Ended { client: usize, session: SessionId },
     /// It does, or not.
     Renewed { client: usize, session: SessionId, server: usize, told: LeasesRenewed, left: u64 },
     /// A client asks for news, and has done recalls up to a number. It goes by a connection to one life; by which it has heard from another.
@@ -72,8 +75,8 @@ impl World {
     pub(super) fn send(&mut self, message: Message) -> bool {
         let lost = !self.calm && self.dice.percent(12);
         self.tally.lost += u64::from(lost);
-        if let (true, Message::Answered { client, sequence, .. }) = (lost, &message) {
-            self.loses_answer(*client, *sequence);
+        if let (true, Message::Answered { client, token, .. }) = (lost, &message) {
+            self.loses_answer(*client, *token);
         }
         // What is behind it is lost, or it is itself.
         let is_asked = matches!(message, Message::Ask { .. } | Message::Write { .. });
@@ -109,7 +112,12 @@ impl World {
         match message {
             Message::Ask { client, slot, numbered, op } => self.asked(client, slot, numbered, *op),
             Message::Write { .. } => self.written(&message),
-            Message::Answered { client, sequence, outcome, .. } => self.answered(client, sequence, *outcome),
+            Message::Answered { client, token, outcome, .. }
+                if self.clients[client].session() == token.session =>
+            {
+                self.answered(client, token.sequence, *outcome)
+            }
+            Message::Answered { .. } => Ok(()),
             Message::Owed { from, delivery, message } => self.arrives_owed(from, delivery, *message),
             Message::Done { from, delivery, answer } => {
                 let home = self.home(from);
@@ -120,17 +128,21 @@ impl World {
                 }
                 Ok(())
             }
-            Message::Read { client, inode, asked } => self.reads(client, inode, asked),
+            Message::Read { client, session, inode, asked } => self.reads((client, session), inode, asked),
             Message::Shown { client, session, attributes, leased, asked } => {
                 if leased && self.clients[client].session() == session {
                     self.is_shown(client, &attributes, asked);
                 }
                 Ok(())
             }
-            Message::Renew { client, server, left } => {
-                if self.servers[server].is_up() {
-                    self.renews(client, server, left);
+            Message::Renew { client, session, server, left } => {
+                if self.servers[server].is_up() && self.is_open(server, client, session)? {
+                    self.renews((client, session), server, left);
                 }
+                Ok(())
+            }
+            Message::Ended { client, session } => {
+                self.session_is_over(client, session);
                 Ok(())
             }
             Message::Renewed { client, session, server, told, left } => {
@@ -143,7 +155,11 @@ impl World {
                 if to_life != self.life(server) || !self.is_connected(client, server, connection) {
                     return Ok(());
                 }
-                self.listens(client, server, (connection, acknowledged, life))
+                let session = self.clients[client].session();
+                match self.is_open_for_news(server, client, session)? {
+                    true => self.listens(client, server, (connection, acknowledged, life)),
+                    false => Ok(()),
+                }
             }
             Message::News { client, server, connection, life, recalls } => {
                 if self.is_connected(client, server, connection) {

@@ -1,11 +1,13 @@
 //! One server: values of slots in memory, and what outlives the process: snapshots, logs, and the bytes of lanes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use ramlace_base::{LaneId, Position, SessionId, Slot};
 use ramlace_lanes::StoreStep;
 use ramlace_namespace::DeliveryId;
 use ramlace_namespace::leases::{HOLD_MILLIS, Leases};
+use ramlace_server::pure::Sessions;
 use ramlace_slot::{Effects, SlotChange, SlotValue};
 use ramlace_wire::peer::Token;
 
@@ -28,6 +30,12 @@ pub struct Server {
     pub life: u64,
     /// Bytes of lanes.
     pub store: BTreeMap<LaneId, Vec<u8>>,
+    /// Those that are open, and when each was heard here; its own clock counts from when its process was there again.
+    pub sessions: Sessions,
+    pub heard: BTreeMap<SessionId, u64>,
+    pub there_since: u64,
+    /// When its process looks whether sessions are over.
+    pub looks_at: u64,
     /// Sessions that have ended here.
     pub ended: BTreeSet<SessionId>,
     /// Whoever tries to connect while no process runs is refused; else it waits, as by a supervisor that has the sockets.
@@ -135,7 +143,7 @@ impl Server {
     ///
     /// # Errors
     /// The log does not fit, or the new life differs from the last.
-    pub fn begin(&mut self, now: u64, bug: Bug) -> Result<u64, String> {
+    pub fn begin(&mut self, (now, instant): (u64, Instant), bug: Bug) -> Result<u64, String> {
         let (mut slots, mut replayed) = (BTreeMap::new(), 0);
         for (slot, disk) in &self.disk {
             let mut value = match &disk.snapshot {
@@ -164,6 +172,8 @@ impl Server {
             }
         }
         self.slots = Some(slots);
+        self.there_since = now;
+        self.sessions.note_all_alive(instant);
         self.quiet_until = if self.had_given { now + HOLD_MILLIS } else { now };
         Ok(replayed)
     }

@@ -3,7 +3,6 @@
 
 mod behind;
 mod calls;
-mod leases;
 mod losing;
 mod owing;
 mod pool;

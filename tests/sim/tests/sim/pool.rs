@@ -2,7 +2,7 @@
 
 use ramlace_sim::{Bug, run};
 
-// SEMANTICS 77.1, 77.2, 77.3
+// SEMANTICS 19.2, 77.1, 77.2, 77.3
 #[test]
 fn a_pool_ends_with_what_everybody_was_told_and_nobody_believes_otherwise() {
     crate::runs(
@@ -11,7 +11,8 @@ fn a_pool_ends_with_what_everybody_was_told_and_nobody_believes_otherwise() {
             let goes_wrong = [all.lost / 5, all.repeated / 5, all.deaths, all.replayed / 5, all.cut];
             let leases = [all.believed / 50, all.renewed / 5, all.waited / 50, all.recalled / 10];
             let calls = [all.answered / 35, all.asked_again / 20, all.doubted, all.stops];
-            let many = calls.into_iter().chain(goes_wrong).chain(leases);
+            let sessions = [2 * all.expired, 8 * all.begun_anew];
+            let many = calls.into_iter().chain(goes_wrong).chain(leases).chain(sessions);
             many.map(|many| many > seeds).collect()
         },
     );
