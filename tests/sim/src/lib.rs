@@ -9,9 +9,9 @@
 //! * [`run_transfers`]: how long large transfers may stand still.
 //! * [`run_stores`]: stores into mapped files of which only their times tell.
 //!
-//! The pool has slots, deliveries, leases, sessions that end, the product's retries and outbox, crashes and the network; what it does not have yet is below:
-//! slots that move, other messages of the outbox, stores that are lost, delegations, and transfers that take time. Each of these runs in a world of its own,
-//! where its times can be checked closely.
+//! The pool has slots, deliveries, leases, sessions that end, the product's retries and outbox, crashes, lost lanes and the network; what it does not have
+//! yet is below: slots that move and whose server is removed, the coordinator, files of several lanes, other messages of the outbox, delegations, and
+//! transfers that take time. Each of these runs in a world of its own, where its times can be checked closely.
 //!
 //! A bug planted in what a server or a client owes the code that decides must be found.
 #![forbid(unsafe_code)]

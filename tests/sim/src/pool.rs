@@ -1,13 +1,14 @@
 //! A whole pool: the values of slots that servers run ([`ramlace_slot`]), the deliveries between them, clients that repeat by the product's rule
 //! what they were not answered, and tell by its outbox what they have given up ([`ramlace_client::pure`]), a network that delays, loses, repeats
-//! and cuts, and servers that are stopped, or die at any moment and begin again from snapshots and logs. Servers have the tables of sessions
-//! ([`ramlace_server::pure`]) and leases and a gate for answers ([`ramlace_namespace::leases`]), clients a mount that keeps and a
-//! kernel that believes ([`ramlace_mount::believed`], [`ramlace_client::pure`]).
+//! and cuts, and servers that are stopped, or die at any moment and begin again from snapshots and logs, one of them at times without its store.
+//! Servers have the tables of sessions ([`ramlace_server::pure`]) and leases and a gate for answers ([`ramlace_namespace::leases`]), clients a mount
+//! that keeps and a kernel that believes ([`ramlace_mount::believed`], [`ramlace_client::pure`]).
 //!
 //! What holds: a client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
 //! what it was; a call ends within 5 s, and what was given up is done, or never will be; nobody believes what an answer that has left
 //! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after it was last
-//! heard, and not before; when everybody has left, nothing is owed, held or forgotten, and `ramlace check` finds nothing.
+//! heard, and not before; bytes that went with a store are an error, and never zeros or what was before; when everybody has
+//! left, nothing is owed, held or forgotten, and `ramlace check` finds nothing else.
 //! A [`Bug`] planted in what a server or a client owes the code that decides must be found.
 
 mod bug;
@@ -18,6 +19,7 @@ mod finish;
 mod gate;
 mod giving_up;
 mod lanes;
+mod losing;
 mod mount;
 mod network;
 mod server;
@@ -25,11 +27,11 @@ mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result as Outcome, SessionId, Slot, Timestamp, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result as Outcome, SessionId, Slot, Timestamp, limits};
 use ramlace_namespace::{AskedBy, Command, Delivery, DeliveryAnswer, Effect, Op, Origin, Query, Reply, Room};
-use ramlace_slot::{Effects, SlotBirth, SlotChange};
+use ramlace_slot::{Effects, SlotChange};
 use ramlace_wire::peer::Token;
-use ramlace_wire::{Attributes, Credentials};
+use ramlace_wire::{Attributes, ClusterMap, Credentials};
 
 use crate::agenda::Agenda;
 use crate::calling::Failure;
@@ -55,6 +57,8 @@ const AWAY_LONG_MILLIS_MAX: u64 = 7_000;
 const DEATH_MILLIS_MIN: u64 = 500;
 const DEATH_MILLIS_MORE: u64 = 5_000;
 const DEATH_MILLIS_LONG: u64 = 25_000;
+/// How often the store of the last server goes with it.
+const LOSES_STORE_PERCENT: u64 = 20;
 /// Nothing takes longer than this once the network is good.
 const END_MILLIS_MAX: u64 = 60_000;
 /// More than this happens only where somebody repeats itself for ever.
@@ -79,6 +83,10 @@ tally! {
         repeated,
         /// Servers that died.
         deaths,
+        /// Stores that went with their server.
+        stores_lost,
+        /// Operations that were refused because of that.
+        lost_bytes,
         /// Servers that were stopped for a while.
         stops,
         /// Records that a life has read again.
@@ -174,6 +182,8 @@ enum Event {
 pub struct World {
     dice: Dice,
     bug: Bug,
+    /// What was lost since when; everybody knows the newest.
+    map: ClusterMap,
     servers: Vec<Server>,
     clients: Vec<Client>,
     agenda: Agenda<Event>,
@@ -215,6 +225,7 @@ impl World {
         let clients = 2 + dice.roll(3);
         let mut world = World {
             bug,
+            map: losing::first_map(servers),
             servers: (0..servers).map(|_| Server::default()).collect(),
             clients: (0..clients).map(|client| Client::new(client, servers)).collect(),
             agenda: Agenda::default(),
@@ -239,10 +250,7 @@ impl World {
             world.agenda.after(snapshot, Event::Snapshot(server));
         }
         for slot in 0..SLOTS {
-            let (began, owner) = (Epoch(1), WHO.owner());
-            let birth =
-                SlotBirth { slots: SLOTS.into(), began, hash_seed: 42, owner, now: Timestamp { nanos: 1 } };
-            world.commit(Slot(slot), &SlotChange::Born(birth)).expect("nobody waits yet");
+            world.bear(Slot(slot)).expect("nobody waits yet");
         }
         world
     }
@@ -349,6 +357,9 @@ impl World {
                 } else if !self.calm {
                     self.tally.deaths += 1;
                     self.dies(server);
+                    if server == self.lender() && self.dice.percent(LOSES_STORE_PERCENT) {
+                        self.loses_store(server);
+                    }
                     let is_long = self.dice.percent(10);
                     self.servers[server].refuses = is_long && self.dice.percent(50);
                     let away =
@@ -395,6 +406,12 @@ impl World {
         }
         let now = (self.now(), self.agenda.instant());
         self.tally.replayed += self.servers[server].begin(now, self.bug)?;
+        let slots = (0..SLOTS).map(Slot).filter(|slot| self.home(*slot) == server);
+        for slot in slots.collect::<Vec<_>>() {
+            if self.servers[server].value(slot).is_none() {
+                self.bear(slot)?;
+            }
+        }
         self.deliver(server);
         self.looks_at_sessions(server, self.now() + 1);
         Ok(())
@@ -471,10 +488,23 @@ impl World {
             _ => {}
         }
         self.received.insert(token);
+        let op = self.completed(op);
         let origin =
             Origin::Client { session, sequence, acknowledged_below: below, who: WHO, on_behalf: false };
         let command = Box::new(Command { now: self.stamp(), origin, op });
         self.commit(slot, &SlotChange::Command { command, room: Room::ForInodes }).map(drop)
+    }
+
+    /// As `crates/server/src/changes.rs` completes what clients ask: the home says since when lanes have what they are given.
+    fn completed(&self, op: Op) -> Op {
+        match op {
+            Op::Create(mut request) => {
+                request.layout.iter_mut().for_each(|layout| layout.created = self.map.epoch);
+                Op::Create(request)
+            }
+            Op::Promote { request, .. } => Op::Promote { request, epoch: self.map.epoch },
+            op => op,
+        }
     }
 
     /// Who does not wait any more for the answer to a change may know what was before, and is told of it as others are.

@@ -53,6 +53,14 @@ pub enum Bug {
     KeepsSessions,
     /// A client takes what its last session had open for open.
     KeepsFilesOpen,
+    /// A store that comes back empty is said to be what it was.
+    SaysThatItKeptItsStore,
+    /// What is lost is read as what is in the store.
+    ReadsWhatIsLost,
+    /// A write of a part is taken, whatever the chunk has lost.
+    WritesPartOfWhatIsLost,
+    /// A lane that begins again forgets that it has lost something.
+    BeginsWithoutItsLoss,
     /// What a file had inline fills its lane again when the message comes twice.
     FillsTwice,
     /// A client believes the answer to an operation for that to the next.
@@ -85,7 +93,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that can be planted.
-    pub const ALL: [Bug; 38] = [
+    pub const ALL: [Bug; 42] = [
         Bug::AnswersBeforeTheLog,
         Bug::ReplaysWhatTheSnapshotHas,
         Bug::SnapshotIsOld,
@@ -110,6 +118,10 @@ impl Bug {
         Bug::EndsSessionsEarly,
         Bug::KeepsSessions,
         Bug::KeepsFilesOpen,
+        Bug::SaysThatItKeptItsStore,
+        Bug::ReadsWhatIsLost,
+        Bug::WritesPartOfWhatIsLost,
+        Bug::BeginsWithoutItsLoss,
         Bug::FillsTwice,
         Bug::MistakesAnswers,
         Bug::AnswersAtOnce,

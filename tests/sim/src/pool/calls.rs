@@ -387,6 +387,8 @@ impl World {
 
     /// What the program has done, or failed to do.
     fn has_done(&mut self, client: usize, call: &Call, outcome: Outcome<Reply>) -> Result<(), String> {
+        let session = self.clients[client].session();
+        let is_ending = self.servers.iter().any(|server| server.ended.contains(&session));
         let of_client = &mut self.clients[client];
         let doubted = outcome.as_ref().is_err_and(|error| is_in_doubt(error, call.lost));
         let is_write = matches!(of_client.doing, Some(Doing::Write { .. }));
@@ -403,6 +405,11 @@ impl World {
                 self.acts_later(client);
                 return Ok(());
             }
+            Err(error) if error.kind() == ErrorKind::Lost && of_client.may_have_lost() => {
+                self.tally.lost_bytes += 1;
+            }
+            // It has yet to learn that what it had open is closed.
+            Err(error) if error.kind() == ErrorKind::Stale && is_write && is_ending => self.tally.failed += 1,
             Err(error) if !doubted && !is_unacknowledged(&error) && error.kind() != ErrorKind::Busy => {
                 let doing = &of_client.doing;
                 return Err(format!("client {client}: {doing:?} is answered with {error}"));

@@ -35,9 +35,19 @@ pub struct File {
     pub bytes: Vec<u8>,
     /// What a byte may be beside that: writes of it have failed that may have been done.
     pub doubtful: BTreeMap<usize, Vec<u8>>,
+    pub loss: Loss,
     /// Once it is in its lane: where, and the generation.
     pub lane: Option<LaneTarget>,
     base: Slot,
+}
+
+/// Whether what a file has in its lane went with a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    Not,
+    /// It went there, or was written anew, just then.
+    Maybe,
+    Is,
 }
 
 /// A directory as its client knows it.
@@ -185,6 +195,12 @@ impl Client {
             || open.flat_map(|doubt| self.changes(&doubt.doing)).any(|changed| changed == inode)
     }
 
+    /// Whether what is under way is about bytes that may be lost.
+    pub fn may_have_lost(&self) -> bool {
+        let file = self.doing.as_ref().and_then(Doing::file);
+        file.is_some_and(|file| self.files[file].loss != Loss::Not)
+    }
+
     /// Nothing in doubt is about this file.
     fn is_sure_of(&self, file: usize) -> bool {
         self.doubts.iter().all(|doubt| doubt.doing.file() != Some(file))
@@ -252,7 +268,9 @@ impl Client {
                 // Mostly where it has written before.
                 let offset = dice.roll(3.min(of_file.bytes.len() as u64 + 1)) as usize;
                 // The first byte of a file that went to its lanes empty begins one.
-                (offset < of_file.bytes.len().max(1)).then_some(())?;
+                // Its home does not hear of that: where stores are lost it would count as empty.
+                let least = usize::from(!self.is_lent(of_file.base));
+                (offset < of_file.bytes.len().max(least)).then_some(())?;
                 Doing::Write { file, offset, byte: 1 + dice.roll(255) as u8 }
             }
             18 => Doing::MakeDirectory { name: self.new_name() },
@@ -263,6 +281,12 @@ impl Client {
                 may_go.then_some(Doing::RemoveDirectory { which })?
             }
         })
+    }
+
+    /// The slot is one of the last server, which has no names.
+    fn is_lent(&self, slot: Slot) -> bool {
+        let servers = self.caller.servers.len();
+        usize::from(slot.0) % servers == servers - 1
     }
 
     fn new_name(&mut self) -> Name {
@@ -328,6 +352,7 @@ impl Client {
             Doing::MakeDirectory { name } => {
                 let request = MakeDirectory { parent: InodeId::ROOT, name: name.clone(), mode: 0o755.into() };
                 let home = Slot((self.names % u64::from(SLOTS)) as u16);
+                let home = if self.is_lent(home) { Slot(0) } else { home };
                 Op::MakeDirectory { request, homes: vec![home] }
             }
             Doing::RemoveDirectory { which } => {
@@ -413,7 +438,16 @@ impl Client {
                 let inode = opened.info.attributes.inode;
                 let (places, bytes) = (vec![place], Vec::new());
                 let doubtful = BTreeMap::new();
-                self.files.push(File { inode, places, is_open: true, bytes, doubtful, lane: None, base });
+                self.files.push(File {
+                    inode,
+                    places,
+                    is_open: true,
+                    bytes,
+                    doubtful,
+                    loss: Loss::Not,
+                    lane: None,
+                    base,
+                });
             }
             (Doing::Append { file, bytes }, Reply::WroteInline(written)) => {
                 let known = &mut self.files[file].bytes;
@@ -435,6 +469,9 @@ impl Client {
             (Doing::Truncate { file, size }, Reply::Attributes(attributes)) => {
                 let file = &mut self.files[file];
                 file.bytes.truncate(size);
+                if size == 0 {
+                    file.loss = Loss::Not;
+                }
                 file.doubtful.retain(|offset, _| *offset < size);
                 if let Some(lane) = &mut file.lane {
                     lane.generation = attributes.generation;
@@ -444,9 +481,14 @@ impl Client {
                 let file = &mut self.files[file];
                 let (lane, slot) = (LaneId { inode: file.inode, lane: 0 }, file.base);
                 let generation: Generation = promoted.size.generation;
-                file.lane = Some(LaneTarget { lane, slot, generation, created: Epoch(1), permit: None });
+                file.lane =
+                    Some(LaneTarget { lane, slot, generation, created: promoted.since, permit: None });
             }
             (Doing::Write { file, offset, byte }, Reply::Done) => {
+                let is_whole = self.files[file].bytes.len() <= 1;
+                if is_whole && self.files[file].loss == Loss::Is {
+                    self.files[file].loss = Loss::Maybe;
+                }
                 self.files[file].doubtful.remove(&offset);
                 let bytes = &mut self.files[file].bytes;
                 bytes.resize(bytes.len().max(offset + 1), 0);

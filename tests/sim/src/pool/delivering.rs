@@ -72,8 +72,8 @@ impl World {
                 let plan =
                     self.lanes(slot, |lanes| lanes.cut(message.lane, message.generation, message.length));
                 match plan {
-                    // No server of these pools is forgotten, so no slot has lost bytes.
-                    CutPlan::Nothing | CutPlan::BeginIfLost => {}
+                    CutPlan::Nothing => {}
+                    CutPlan::BeginIfLost => self.begins_if_lost(message.lane, slot)?,
                     CutPlan::Cut(change) => self.change_lane(slot, change),
                     CutPlan::AskHome(since) => {
                         let answer = match self.ask_home(QueryInode { inode: message.lane.inode, since }) {

@@ -1,7 +1,7 @@
 //! Bytes of lanes: what clients write there, and how a lane comes to know its file's generation.
 
 use ramlace_base::{
-    Epoch, Error, ErrorKind, Generation, LaneId, Result as Outcome, Sequence, SessionId, Slot,
+    ByteRange, Error, ErrorKind, Generation, LaneId, Result as Outcome, Sequence, ServerId, SessionId, Slot,
 };
 use ramlace_lanes::{LaneChange, LaneTable};
 use ramlace_layout::lane_slot;
@@ -29,7 +29,7 @@ impl World {
         let answer = self.ask_home(request)?;
         let names = self.servers[self.home(slot)].value(slot).and_then(|value| value.names());
         if names.is_some_and(|names| names.is_new_lane(lane)) && self.bug != Bug::BeginsLanesUnnoted {
-            let op = Op::BeginLane { lane, by: SessionId::NONE, epoch: Epoch(1) };
+            let op = Op::BeginLane { lane, by: SessionId::NONE, epoch: self.map.epoch };
             let command = Box::new(Command { now: self.stamp(), origin: Origin::Server, op });
             let change = SlotChange::Command { command, room: Room::ForInodes };
             self.commit(slot, &change).map_err(|text| Error::new(ErrorKind::Fatal, text))?;
@@ -79,6 +79,20 @@ impl World {
         self.answer(target.slot, Message::Answered { client, token, outcome, of_lane: true }, Vec::new())
     }
 
+    /// The lane knows its file's generation afterwards, and what of it is lost.
+    pub(super) fn brings_up(&mut self, target: &LaneTarget, answer: &InodeAnswer) -> Outcome<()> {
+        let absent = self.absent(target.slot, answer.layout.created);
+        let mut change =
+            self.lanes(target.slot, |lanes| lanes.bring_up(target, answer, SLOTS.into(), absent))?;
+        if let LaneChange::Begun { loss, .. } = &mut change
+            && self.bug == Bug::BeginsWithoutItsLoss
+        {
+            *loss = None;
+        }
+        self.change_lane(target.slot, change);
+        Ok(())
+    }
+
     fn write(
         &mut self,
         target: &LaneTarget,
@@ -95,15 +109,16 @@ impl World {
                 self.ask_home(QueryInode { inode: target.lane.inode, since })?
             };
             assert_eq!(lane_slot(&answer.layout, target.lane.lane, SLOTS.into()), target.slot);
-            let absent = ramlace_cluster::Absent::Hole;
-            let change =
-                self.lanes(target.slot, |lanes| lanes.bring_up(target, &answer, SLOTS.into(), absent))?;
-            self.change_lane(target.slot, change);
+            self.brings_up(target, &answer)?;
         }
         self.lanes(target.slot, |lanes| lanes.standing(target.lane, target.generation))?;
         let home = self.home(target.slot);
+        let range = ByteRange { start: offset as u64, end: offset as u64 + 1 };
+        if self.bug != Bug::WritesPartOfWhatIsLost {
+            let me = ServerId(home as u16);
+            self.lanes(target.slot, |lanes| lanes.check_write(target.lane, range, me))?;
+        }
         put(self.servers[home].store.entry(target.lane).or_default(), offset, byte);
-        let range = ramlace_base::ByteRange { start: offset as u64, end: offset as u64 + 1 };
         let change = self.lanes(target.slot, |lanes| lanes.finish(target, range, (session, sequence)))?;
         self.change_lane(target.slot, change);
         Ok(())

@@ -193,7 +193,8 @@ impl World {
     fn doubted_inode(&mut self, client: usize) -> Option<InodeId> {
         let other = self.dice.roll(self.clients.len() as u64) as usize;
         let client = if self.dice.percent(50) { client } else { other };
-        let doubt = self.clients[client].doubts.last()?;
+        let doubts = &self.clients[client].doubts;
+        let doubt = doubts.get(self.dice.roll(doubts.len().max(1) as u64) as usize)?;
         let changes = self.clients[client].changes(&doubt.doing);
         let which = self.dice.roll(1 + changes.len() as u64) as usize;
         changes.get(which).copied()

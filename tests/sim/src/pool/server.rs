@@ -139,6 +139,14 @@ impl Server {
         self.listening.clear();
     }
 
+    /// The process ends, and what it left behind goes, too.
+    pub fn lose_store(&mut self) {
+        self.die();
+        self.disk.clear();
+        self.store.clear();
+        self.was.clear();
+    }
+
     /// A new life: snapshots, and the records after them. How many records it took.
     ///
     /// # Errors

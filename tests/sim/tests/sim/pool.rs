@@ -12,7 +12,8 @@ fn a_pool_ends_with_what_everybody_was_told_and_nobody_believes_otherwise() {
             let leases = [all.believed / 50, all.renewed / 5, all.waited / 50, all.recalled / 10];
             let calls = [all.answered / 35, all.asked_again / 20, all.doubted, all.stops];
             let sessions = [2 * all.expired, 8 * all.begun_anew];
-            let many = calls.into_iter().chain(goes_wrong).chain(leases).chain(sessions);
+            let losses = [2 * all.stores_lost, 30 * all.lost_bytes];
+            let many = calls.into_iter().chain(goes_wrong).chain(leases).chain(sessions).chain(losses);
             many.map(|many| many > seeds).collect()
         },
     );
