@@ -215,12 +215,12 @@ def test_what_was_written_and_closed_is_not_asked_for(new_pool: NewPool, new_mou
         for number, file in enumerate(made):
             assert file.stat().st_size == 100 + 9_000 * (number % 2) + sample
             file.chmod(0o600 + sample)
-        asked.append((answered(pool) - before)["LeaseAttributes"])
+        asks.append((answered(pool) - before)["LeaseAttributes"])
 
-    asked: list[int] = []
+    asks: list[int] = []
     for sample in range(SAMPLES):
         look(sample)
-    assert min(asked) <= FILES // 4
+    assert min(asks) <= FILES // 4
     for number, file in enumerate(made):
         longer = other / file.name
         longer.write_bytes(pattern(9, 20 * KIB + number))
