@@ -14,6 +14,7 @@ import pytest
 from conftest import NewPool
 from mount import Mount, NewMount, Program, is_mounted, mapping
 from pool import FAILING_SECONDS_MAX, KIB, MIB, PATIENCE_SECONDS, Pool, eventually, frozen, pattern
+from test_mount_leases import OVER_SECONDS
 
 UNIT = 64 * KIB
 # What a server that does not answer is called, through a kernel that has fewer words.
@@ -156,6 +157,8 @@ def test_every_use_of_what_a_silent_server_holds_is_an_error_in_time(
         # What is on the server that answers is all there.
         program.run(f"os.stat({str(path)!r})")
         program.run(f"os.listdir({str(mount.directory)!r})")
+        # What the files are came with their closes, and is believed by a lease.
+        time.sleep(OVER_SECONDS)
         looked = {d: error_in_time(program, f"os.stat({str(d / 'file')!r}).st_size") for d in directories}
         works = next(directory for directory, error in looked.items() if not error)
         assert directory_uses(program, works) == {0}
@@ -327,6 +330,8 @@ def test_a_pool_that_is_gone_is_an_error_and_the_mount_can_be_taken_away(
     mount = new_mount(pool)
     (mount / "file").write_bytes(b"x")
     pool.kill_server(0)
+    # What the file is came with the close, and is believed by a lease.
+    time.sleep(OVER_SECONDS)
     with Program() as program:
         for use in (f"os.stat({str(mount / 'file')!r})", f"os.listdir({str(mount.directory)!r})"):
             with pytest.raises(OSError, match="Errno") as told:
