@@ -215,6 +215,8 @@ def test_what_a_stopped_mount_has_promised_delays_others_for_a_while_and_is_told
     if "open" in lost:
         fails(errno.EIO, os.fsync, descriptor)
         assert "what was written last is lost" in eventually(here.log)
+        # Its number was told, and is nobody else's: what the other mount has made is not written.
+        fails(errno.ESTALE, os.write, descriptor, b"into somebody else's file")
     os.close(descriptor)
     for mount in (here, there):
         assert eventually(partial(reads, mount / "d/goes on", b"here"))

@@ -2,7 +2,7 @@
 //! slot back, is fenced, or ends. The server makes requests of others wait meanwhile. That the slot is delegated
 //! is part of its state: the holder's promises outlive a restart of the server, so the delegation has to.
 
-use ramlace_base::{InodeId, SessionId};
+use ramlace_base::{InodeId, SessionId, limits};
 
 use crate::state::SlotState;
 use crate::state::delegation::Delegation;
@@ -39,7 +39,16 @@ impl SlotState {
 
     /// A delegation ends. A late message about an older one does not end a newer one.
     pub(crate) fn end_delegation(&mut self, number: u64) {
-        self.delegation = self.delegation.filter(|delegation| delegation.number != number);
+        self.end_delegation_if(|delegation| delegation.number == number);
+    }
+
+    /// Its holder may have told programs numbers of inodes that it has promised and will never send: no other
+    /// inode gets one of them, or a descriptor of what was lost would lead to a file of somebody else.
+    pub(crate) fn end_delegation_if(&mut self, ends: impl Fn(&Delegation) -> bool) {
+        if self.delegation.take_if(|delegation| ends(delegation)).is_some() {
+            let told = limits::CHANGES_PER_MESSAGE_MAX as u64;
+            self.next_counter = (self.next_counter + told).min(InodeId::COUNTER_MAX + 1);
+        }
     }
 }
 
@@ -57,6 +66,23 @@ mod tests {
         let effects = state.apply(&Command { now: Timestamp { nanos: 5 }, origin: Origin::Server, op });
         assert_eq!(effects, []);
         state.delegation().map(|delegation| (delegation.session, delegation.number))
+    }
+
+    // SEMANTICS 142.6
+    #[test]
+    fn no_inode_gets_a_number_that_the_holder_of_an_ended_delegation_may_have_told() {
+        let mut state = SlotState::new(Slot(3), 16, Epoch(1), 7);
+        let told = limits::CHANGES_PER_MESSAGE_MAX as u64;
+        let first = state.next_inode().counter();
+        for (times, end) in [(1, Op::EndDelegation { number: 1 }), (2, Op::EndSession { session: SESSION })] {
+            apply(&mut state, Op::Delegate { session: SESSION });
+            apply(&mut state, Op::EndDelegation { number: 7 });
+            assert_eq!(state.next_inode().counter(), first + (times - 1) * told, "it goes on");
+            apply(&mut state, end);
+            assert_eq!(state.next_inode().counter(), first + times * told);
+        }
+        apply(&mut state, Op::EndDelegation { number: 2 });
+        assert_eq!(state.next_inode().counter(), first + 2 * told, "it had ended");
     }
 
     // SEMANTICS 142.3

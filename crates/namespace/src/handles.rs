@@ -150,7 +150,7 @@ impl SlotState {
     /// Forgets a session: its replies are dropped, its open inodes closed, its reservations become holes.
     /// Operations that it began run to their end without an answer.
     pub(crate) fn end_session(&mut self, id: SessionId, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.delegation = self.delegation.filter(|delegation| delegation.session != id);
+        self.end_delegation_if(|delegation| delegation.session == id);
         let Some(session) = self.sessions.remove(&id) else { return };
         self.end_locks(id, session.locked.into_keys().collect(), effects);
         self.end_barriers(id, session.barriers);

@@ -47,8 +47,10 @@ impl Server {
         let mut changed = Vec::with_capacity(request.changes.len());
         let mut is_broken = false;
         for change in &request.changes {
+            let is_met = self.has_met(slot, Token { session: call.session, sequence: change.sequence });
             let promised = if is_broken { Err(behind_broken(slot)) } else { Ok(()) };
-            let outcome = match promised.and_then(|()| self.check_promised(call, &request, change)) {
+            let checks = || self.check_promised(call, &request, change, is_met);
+            let outcome = match promised.and_then(|()| checks()) {
                 Ok(()) => self.change_one(call, proved, identity, (request.delegation, change)).await,
                 Err(refusal) => Err(refusal.into()),
             };
@@ -59,8 +61,10 @@ impl Server {
                 }
                 Err(refusal) if comes_again(refusal.error.kind()) => break,
                 Err(refusal) => {
-                    // What was promised after it may depend on it.
-                    is_broken |= request.delegation != 0;
+                    // What was promised after it may depend on it. A late copy of what was done and acknowledged
+                    // breaks nothing.
+                    let is_late = is_met && refusal.error.kind() == ErrorKind::Stale;
+                    is_broken |= request.delegation != 0 && !is_late;
                     Changed { body: Bytes::default(), error: Some(ErrorBody::new(&refusal.error)) }
                 }
             });
@@ -88,9 +92,8 @@ impl Server {
     }
 
     /// Refuses what was promised under a delegation that has ended, except what was done before.
-    fn check_promised(&self, call: &Call, request: &ChangeMany, change: &Change) -> Result<()> {
+    fn check_promised(&self, call: &Call, request: &ChangeMany, change: &Change, is_met: bool) -> Result<()> {
         let slot = call.slot;
-        let is_met = self.has_met(slot, Token { session: call.session, sequence: change.sequence });
         if request.delegation == 0 || is_met {
             return Ok(());
         }

@@ -165,6 +165,25 @@ fn what_a_silent_holder_promised_is_refused_and_others_go_on() {
     });
 }
 
+// SEMANTICS 142.3
+#[test]
+fn a_late_copy_of_what_was_acknowledged_ends_no_delegation() {
+    let server = TestServer::start(1);
+    run(async {
+        let (mut client, _, delegated) = holder(&server).await;
+        let made = delegated.next;
+        let first = many(delegated.number, vec![change(100, &create("a"), Some(made))]);
+        assert_eq!(errors(&ask(&mut client, &first).await.unwrap()), [None]);
+        // This one says that the answer to the first has come.
+        let seen = Change { outstanding: 0, ..change(101, &write(made, "text"), None) };
+        assert_eq!(errors(&ask(&mut client, &many(delegated.number, vec![seen])).await.unwrap()), [None]);
+        assert_eq!(errors(&ask(&mut client, &first).await.unwrap()), [Some(ErrorKind::Stale)]);
+        let next = InodeId::new(made.slot(), made.counter() + 1);
+        let more = many(delegated.number, vec![change(102, &create("b"), Some(next))]);
+        assert_eq!(errors(&ask(&mut client, &more).await.unwrap()), [None], "it is delegated still");
+    });
+}
+
 // SEMANTICS 142.4
 #[test]
 fn a_slot_is_delegated_still_when_its_servers_process_has_died() {

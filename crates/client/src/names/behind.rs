@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp, limits};
 use ramlace_wire::delegation::{ChangeMany, Delegated, ManyChanged};
-use ramlace_wire::inline::{InlineWritten, Promote, Promoted, WriteInline};
+use ramlace_wire::inline::{InlineOutcome, InlineWritten, Promote, Promoted, WriteInline};
 use ramlace_wire::namespace::{Close, Closed, Create, Opened, SetAttributes};
 use ramlace_wire::{Attributes, Kind, Layout, LayoutHints, Request, decode_body, decode_reply, encode_body};
 
@@ -20,6 +20,7 @@ use crate::session::behind::{Direct, Kept};
 use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
 use crate::session::many::one_of_many;
+use crate::session::owed::Message;
 use crate::session::promises::{Promise, Version};
 
 /// A slot whose delegation was refused is not requested again for this long.
@@ -225,7 +226,7 @@ impl Client {
     /// slot's directories.
     pub(crate) fn before_changing(&self, inode: InodeId) -> Option<Direct<'_>> {
         // An inode that is open here is a file.
-        if self.inodes.find(inode).is_some() { None } else { self.behind.begin_direct(inode.slot()) }
+        if self.inodes.find(inode).is_some() { None } else { self.begin_direct(inode.slot()) }
     }
 
     /// To be called before bytes of a file are written to its lanes, which ask its home: sends what was
@@ -281,8 +282,18 @@ impl Client {
         let news = match outcome {
             Ok(body) if promise.kind == Kind::Create => unlike_opened(&promise.answer, body),
             Ok(body) if promise.kind == Kind::SetAttributes => (promise.answer != **body).then_some(()),
+            // The file went elsewhere meanwhile, or there was no room: bytes that a write has said are there are not.
+            Ok(body) if promise.kind == Kind::WriteInline && !is_written(body) => {
+                let text = "a write that was promised was not done";
+                self.tell_broken(promise.inode, &Broken::Lost(Error::new(ErrorKind::Stale, text)));
+                return;
+            }
             Ok(_) => None,
-            Err(_) if promise.kind == Kind::Close => None,
+            Err(_) if promise.kind == Kind::Close => {
+                // Its home may have it open still.
+                self.owe(Message::CloseOpened(promise.inode));
+                None
+            }
             Err(error) => {
                 self.tell_broken(promise.inode, &Broken::Lost((*error).clone()));
                 return;
@@ -322,6 +333,11 @@ fn first_of(request: &Create, reply: ManyChanged) -> Result<(Opened, Option<Box<
 
 /// `Some` if a create was answered differently than predicted: another file was made, or less of it is
 /// leased.
+fn is_written(body: &[u8]) -> bool {
+    decode_body::<InlineWritten>(Kind::WriteInline, body)
+        .is_ok_and(|written| written.outcome == InlineOutcome::Written)
+}
+
 fn unlike_opened(predicted: &[u8], body: &[u8]) -> Option<()> {
     let decoded = |bytes| decode_body::<Opened>(Kind::Create, bytes).ok();
     let (predicted, done) = (decoded(predicted)?, decoded(body));

@@ -134,10 +134,10 @@ impl Behind {
         });
     }
 
-    /// A change that may affect a directory begins.
-    pub(crate) fn begin_direct(&self, slot: Slot) -> Option<Direct<'_>> {
-        let begun = !self.is_idle() && self.with(|all| all.begin_direct(slot, true));
-        begun.then_some(Direct { behind: self, slot, names: true })
+    /// A change begins that is not sent among others: of a file, or one that may affect a directory and make inodes.
+    fn begin_direct(&self, slot: Slot, names: bool) -> Option<Direct<'_>> {
+        let begun = self.with(|all| all.begin_direct(slot, names));
+        begun.then_some(Direct { behind: self, slot, names })
     }
 
     pub(crate) fn version(&self, slot: Slot) -> Option<Version> {
@@ -165,6 +165,11 @@ impl Behind {
 }
 
 impl Session {
+    /// A change that may affect a directory begins.
+    pub(crate) fn begin_direct(&self, slot: Slot) -> Option<Direct<'_>> {
+        if self.settings.behind { self.behind.begin_direct(slot, true) } else { None }
+    }
+
     /// Other sessions wait for these slots.
     pub(crate) fn want_back(self: &Arc<Session>, recalls: &[DelegationRecall]) {
         if recalls.is_empty() {
@@ -202,15 +207,11 @@ impl Session {
     ) -> Result<Option<Direct<'_>>> {
         let row = kind.row();
         let of_lane = row.shows == Shows::Bytes && !row.or_of_home;
-        if self.behind.is_idle() || kind == Kind::ChangeMany || of_lane {
+        let may_make = self.settings.behind && row.changes && !row.of_file;
+        if (self.behind.is_idle() && !may_make) || kind == Kind::ChangeMany || of_lane {
             return Ok(None);
         }
-        let mut direct = None;
-        if row.changes {
-            let names = !row.of_file;
-            let begun = self.behind.with(|all| all.begin_direct(slot, names));
-            direct = begun.then(|| Direct { behind: &self.behind, slot, names });
-        }
+        let direct = if row.changes { self.behind.begin_direct(slot, !row.of_file) } else { None };
         // Abandoned changes are reported before promises are sent.
         if kind == Kind::CancelChange {
             return Ok(direct);

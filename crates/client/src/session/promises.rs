@@ -7,6 +7,7 @@
 //! nothing is promised while it is under way. Knowledge of files has a version of its own, which every change
 //! that is sent by itself renews.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -199,11 +200,15 @@ impl AllPromises {
     }
 
     /// A change that is sent by itself begins: it invalidates what is known of the slot's files. With `names`
-    /// also what is known of its directories, and nothing is promised until it ends. Returns whether its end
-    /// is to be reported.
+    /// also what is known of its directories, and nothing is promised until it ends: also in a slot that is delegated
+    /// only after it began, for it may make an inode there later. Returns whether its end is to be reported.
     pub fn begin_direct(&mut self, slot: Slot, names: bool) -> bool {
         let next = self.next_version();
-        let Some(promises) = self.slots.get_mut(&slot) else { return false };
+        let promises = match self.slots.entry(slot) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) if names => free.insert(Promises::default()),
+            Entry::Vacant(_) => return false,
+        };
         promises.begun += 1;
         promises.version.files = next;
         if names {
@@ -406,6 +411,26 @@ mod tests {
         all.end_sending(SLOT, now);
         assert!(all.owes(SLOT));
         assert_eq!(all.sent_now(SLOT).unwrap().1[0].inode.counter(), 3);
+    }
+
+    // SEMANTICS 142.2
+    #[test]
+    fn nothing_is_promised_beside_a_change_that_began_before_the_slot_was_asked_for() {
+        let now = Instant::now();
+        let mut all = AllPromises::default();
+        assert!(!all.begin_direct(SLOT, false), "of a file: it makes no inode");
+        assert!(all.begin_direct(SLOT, true));
+        let asked = all.begin_asking(SLOT);
+        assert_eq!(asked, None, "it may be done after this create, and take the next number");
+        assert_eq!(all.end_asking(SLOT, asked, Some(7), now), None);
+        let version = all.version(SLOT).unwrap();
+        assert_eq!(all.promise(SLOT, version, change(1), now), Err(NotPromised));
+        all.end_direct(SLOT, true);
+        all.promise(SLOT, version, change(1), now).unwrap();
+        let mut all = AllPromises::default();
+        all.begin_direct(SLOT, true);
+        all.end_direct(SLOT, true);
+        assert_eq!(all.count(), 0, "it is forgotten");
     }
 
     // SEMANTICS 142.2
