@@ -125,10 +125,12 @@ def resident_bytes(path: Path) -> int | None:
     pages = -(-size // mmap.PAGESIZE)
     marks = (ctypes.c_ubyte * pages)()
     # mmap keeps the address to itself unless the mapping can be written: a private one may.
-    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) as mapping:
-        first = ctypes.c_char.from_buffer(mapping)
-        code = library.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), marks)
-        del first
+    # It is not closed by name: a signal that ends the demo may come while something points into it, and a close would
+    # then be an error that hides it.
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    first = ctypes.c_char.from_buffer(mapping)
+    code = library.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), marks)
     if code != 0:
         return None
     return int(np.count_nonzero(np.frombuffer(memoryview(marks), dtype=np.uint8) & 1)) * mmap.PAGESIZE
