@@ -136,7 +136,8 @@ def test_a_lane_that_was_cut_by_nobody_serves_its_file_again(forged: Pool) -> No
 def test_lanes_whose_home_was_lost_are_given_back(new_pool: NewPool) -> None:
     pool = new_pool(3)
     with pool.connect() as connected:
-        connected.set_layout("/", width=3)
+        # Each server holds bytes of each file.
+        connected.set_layout("/", stripe_unit=1024 * KIB, width=3)
         # A file's home is where its directory is.
         for number in range(12):
             connected.mkdir(f"/{number}")
