@@ -391,11 +391,16 @@ thread.start()
 """
     with Program(f"where = {str(there)!r}\n{work}") as mover:
         before = mover.ask("turn")
-        for _ in range(10):
+
+        def lists() -> bool:
             names = Counter(os.listdir(here))
             assert {name for name in names if name.startswith("stays-")} == stays
             assert set(names.values()) == {1}, "an entry was listed twice"
-        assert mover.ask("turn") > before, "nothing came and went"
+            return bool(mover.ask("turn") > before)
+
+        for _ in range(10):
+            lists()
+        assert eventually(lists), "nothing came and went"
         mover.run("done = True; thread.join()")
 
 
