@@ -13,7 +13,7 @@ import pytest
 
 from conftest import NewPool
 from mount import NewMount, fails, fill, stopped
-from pool import Pool, eventually
+from pool import Pool, eventually, frozen
 from test_mount_leases import believes_names
 from test_mount_requests import answered
 
@@ -57,6 +57,18 @@ def messages(pool: Pool, work: Callable[[int], None]) -> int:
         asked = answered(pool) - before
         samples.append(sum(asked.values()) - asked["RenewLeases"] - asked["Listen"])
     return min(samples)
+
+
+def make_by_promise(pool: Pool, directory: Path) -> tuple[int, str]:
+    """Return an open file that was made without a message, and its name."""
+    for number in range(100, 120):
+        before = answered(pool)
+        descriptor = os.open(directory / f"f{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        asked = answered(pool) - before
+        if asked["Create"] + asked["ChangeMany"] == 0:
+            return descriptor, f"f{number}"
+        os.close(descriptor)
+    raise AssertionError("each create was sent by itself")
 
 
 # SEMANTICS 142.1
@@ -217,6 +229,11 @@ def test_what_a_stopped_mount_has_promised_delays_others_for_a_while_and_is_told
         assert "what was written last is lost" in eventually(here.log)
         # Its number was told, and is nobody else's: what the other mount has made is not written.
         fails(errno.ESTALE, os.write, descriptor, b"into somebody else's file")
+    directory = os.open(here / "d", os.O_RDONLY)
+    if lost:
+        fails(errno.EIO, os.fsync, directory)
+    os.fsync(directory)
+    os.close(directory)
     os.close(descriptor)
     for mount in (here, there):
         assert eventually(partial(reads, mount / "d/goes on", b"here"))
@@ -272,6 +289,36 @@ def test_of_a_killed_mount_there_is_a_beginning_of_what_it_made_and_all_that_was
 
 
 # SEMANTICS 142.4
+def test_what_is_written_by_o_sync_is_there_when_the_call_is_back(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(1, 256)
+    here = new_mount(pool, BEHIND)
+    (here / "d").mkdir()
+    make(here / "d", 0)
+    descriptor = os.open(here / "d/synced", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_DSYNC)
+    os.write(descriptor, b"bytes")
+    here.daemon.send(signal.SIGKILL)
+    assert here.daemon.ends()
+    assert pool.run("cat", "ramlace:/d/synced").stdout == b"bytes"
+
+
+# SEMANTICS 142.4
+def test_an_unmount_says_what_could_not_be_sent(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(1, 256)
+    here = new_mount(pool, BEHIND)
+    (here / "d").mkdir()
+    make(here / "d", 0)
+    descriptor, name = make_by_promise(pool, here / "d")
+    with frozen(pool.process("child", 0)):
+        os.write(descriptor, b"bytes")
+        said = pool.run("unmount", str(here.directory)).stderr.decode()
+    assert "could not be sent to the pool before the unmount" in said
+    # Its daemon sends it all the same.
+    os.close(descriptor)
+    assert here.daemon.ends()
+    assert pool.run("cat", f"ramlace:/d/{name}").stdout == b"bytes"
+
+
+# SEMANTICS 142.4
 def test_an_unmount_sends_what_was_promised(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 256)
     for turn in range(3):
@@ -280,6 +327,7 @@ def test_an_unmount_sends_what_was_promised(new_pool: NewPool, new_mount: NewMou
         for number in range(20):
             make(mount / f"d{turn}", number)
         mount.unmount()
+        mount.daemon.send(signal.SIGKILL)
         for number in range(20):
             assert pool.run("cat", f"ramlace:/d{turn}/f{number}").stdout == f"text {number}".encode()
 

@@ -25,7 +25,12 @@ pub enum Broken {
     /// It was done, but the server's answer is a different one, or less of it is leased.
     Unlike,
     /// It was not done, and never will be.
-    Lost(Error),
+    Lost {
+        /// Why.
+        error: Error,
+        /// The directory in which it was to make a file.
+        directory: Option<InodeId>,
+    },
 }
 
 /// Whether an earlier answer of a slot may be outdated without a recall.

@@ -19,7 +19,7 @@ use crate::names::renewals::Renewals;
 use crate::names::spreads::Spreads;
 use crate::session::behind::Kept;
 use crate::session::descriptors::Descriptors;
-use crate::session::owed::{Acknowledged, Message};
+use crate::session::pending::{Acknowledged, Message};
 use crate::session::settings::Settings;
 use crate::session::{OnSession, Session};
 
@@ -72,6 +72,13 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Nothing more is promised by this client's session: sends what is pending, and tells what is lost.
+    pub(crate) fn leave(&self) {
+        self.session.leave_no_promises(|kept| self.check_prediction(kept));
+    }
+}
+
 /// Calls go through the client's session.
 impl Deref for Client {
     type Target = Arc<Session>;
@@ -82,7 +89,7 @@ impl Deref for Client {
 }
 
 impl OnSession for Client {
-    fn tell(self: Arc<Client>, message: &Message, deadline: Instant) -> Result<Acknowledged> {
+    fn send(self: Arc<Client>, message: &Message, deadline: Instant) -> Result<Acknowledged> {
         match message {
             Message::CancelLock(request) => self.tell_cancelled(request, deadline),
             Message::Unlock(request) => self.tell_unlocked(request, deadline),
@@ -105,6 +112,10 @@ impl OnSession for Client {
 
     fn is_kept(&self, kept: &Kept<'_>) {
         self.check_prediction(kept);
+    }
+
+    fn is_given_back(&self, slot: Slot) {
+        self.forget_delegated(slot);
     }
 
     fn renew_permit(self: Arc<Client>, inode: InodeId, refused: Option<Permit>) -> Result<Option<Permit>> {

@@ -28,7 +28,7 @@ use crate::pool::locator::PoolName;
 use crate::pool::options::ConnectOptions;
 use crate::pool::sessions::Sessions;
 use crate::session::judging::STATUS_ADVICE;
-use crate::session::owed::Home;
+use crate::session::pending::Home;
 use crate::session::settings::Settings;
 
 /// A connected pool. Clones share one session; the session ends with the last of them and of the files opened

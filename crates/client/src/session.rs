@@ -12,15 +12,15 @@ pub(crate) mod liveness;
 pub(crate) mod many;
 pub(crate) mod openings;
 pub(crate) mod outbox;
-pub(crate) mod owed;
 pub(crate) mod patience;
+pub(crate) mod pending;
 pub(crate) mod places;
 pub(crate) mod promises;
 pub(crate) mod reach;
 pub(crate) mod retry;
+pub(crate) mod sending;
 pub(crate) mod sequences;
 pub(crate) mod settings;
-pub(crate) mod telling;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -39,8 +39,8 @@ use crate::session::descriptors::Descriptors;
 use crate::session::heart::Heart;
 use crate::session::lines::Server;
 use crate::session::outbox::Outbox;
-use crate::session::owed::{Acknowledged, Message};
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
+use crate::session::pending::{Acknowledged, Message};
 use crate::session::sequences::{Sequences, Ticket};
 use crate::session::settings::Settings;
 
@@ -50,13 +50,16 @@ pub(crate) trait OnSession: Send + Sync {
     /// does not know its subject any more.
     ///
     /// Errors: it was not delivered.
-    fn tell(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<Acknowledged>;
+    fn send(self: Arc<Self>, message: &Message, deadline: Instant) -> Result<Acknowledged>;
 
     /// A change in this slot was abandoned and may still be done; or that doubt has ended.
     fn doubts(&self, slot: Slot, doubt: Doubt);
 
     /// A promise was answered, or lost.
     fn is_kept(&self, kept: &Kept<'_>);
+
+    /// A slot was given back: nothing is promised there any more.
+    fn is_given_back(&self, slot: Slot);
 
     /// A lane has refused this permit: returns the present one, if it is another.
     ///

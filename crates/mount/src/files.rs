@@ -13,6 +13,7 @@ use ramlace_wire::{Attributes, LayoutHints, Mode};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
 use crate::handles::{HolesMade, OpenFile, SET_ID_BITS};
+use crate::kept::Named;
 use crate::leases::{Believed, NameChange, Offered};
 use crate::mounted::PoolFileSystem;
 use crate::names::permissions;
@@ -111,7 +112,11 @@ impl PoolFileSystem {
         let request = self.create_request(parent, name, mode, rights_of(flags), exclusive)?;
         let since = self.handles.holes_made();
         let asked = self.leases.ask();
-        let created = retry(|| self.raw().create(&request));
+        let is_free = || {
+            let kept = self.leases.kept_name(self.raw(), parent, name);
+            kept.is_some_and(|(named, _)| named == Named::Absent)
+        };
+        let created = retry(|| self.raw().create_if_free(&request, &is_free));
         let after = created.as_ref().ok().and_then(|(_, opened)| opened.parent.as_ref());
         let change = match &created {
             Ok((file, opened)) if opened.leased.names && self.leases.names => NameChange::Made(file.inode()),

@@ -22,6 +22,9 @@ pub const REQUESTS_ATTRIBUTE: &str = "user.ramlace.requests";
 /// Shows the mount's pending messages to servers, one line for each server: its number, and how many
 /// messages.
 pub const PENDING_ATTRIBUTE: &str = "user.ramlace.pending";
+/// To read it of anything in a mount sends what the mount has promised so far (`--metadata=behind`), and waits
+/// until it is with the servers. It is empty.
+pub const SYNC_ATTRIBUTE: &str = "user.ramlace.sync";
 
 /// A call by a descriptor of a directory (`FUSE_IOCTL_DIR`).
 const IOCTL_OF_DIRECTORY: u32 = 1 << 4;
@@ -161,8 +164,8 @@ impl PoolFileSystem {
             Operation::ReleaseDirectory { .. } => {
                 reply.ok();
             }
-            Operation::FsyncDirectory { .. } => done(reply, self.raw().keep_promises(inode)),
-            Operation::SyncFs => done(reply, self.raw().keep_all_promises()),
+            Operation::FsyncDirectory { .. } => done(reply, self.sync_directory(inode)),
+            Operation::SyncFs => done(reply, self.raw().sync_all()),
             Operation::GetAttributes { .. } => {
                 answer(reply, self.attributes_in_order(request.node, inode), |reply, (attributes, valid)| {
                     reply.attributes(&attributes, valid)
@@ -199,6 +202,9 @@ impl PoolFileSystem {
             Operation::GetXattr { name, size } if name == LOST_STORES_ATTRIBUTE.as_bytes() => {
                 answer_sized(reply, Ok(self.lost_stores.tell()), size);
             }
+            Operation::GetXattr { name, size } if name == SYNC_ATTRIBUTE.as_bytes() => {
+                answer_sized(reply, self.raw().sync_all().map(|()| Vec::new()), size);
+            }
             Operation::GetXattr { name, size } if name == REQUESTS_ATTRIBUTE.as_bytes() => {
                 answer_sized(reply, Ok(self.counts.to_string().into_bytes()), size);
             }
@@ -223,6 +229,13 @@ impl PoolFileSystem {
                 reply.error(libc::ENOSYS);
             }
         }
+    }
+
+    /// Sends what was promised of a directory; fails once for a file that was to be made there and is lost.
+    fn sync_directory(&self, inode: InodeId) -> Result<()> {
+        let sent = self.raw().sync(inode);
+        let told = self.write_errors.tell_refresh(inode);
+        sent.and(told)
     }
 
     /// The mount's pending messages, one line for each server.
@@ -254,14 +267,20 @@ impl PoolFileSystem {
             }
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
                 let append = flags & libc::O_APPEND as u32 != 0;
+                let sync = flags & (libc::O_DSYNC | libc::O_SYNC) as u32 != 0;
                 let flags = WriteFlags { cached, append, kill_set_id: kill_suid };
                 let asked = (request.unique, request.caller);
                 let written = self.write(inode, handle, offset, data, flags, asked);
+                let written = match sync && written.is_ok() {
+                    true => self.raw().sync(inode).and(written),
+                    false => written,
+                };
                 self.answer_write(reply, inode, written);
             }
             Operation::Fsync { handle, .. } => {
-                let kept = self.raw().keep_promises(inode);
-                done(reply, kept.and_then(|()| self.publish(handle)));
+                // Both: what is lost of the file is told by each descriptor that was open.
+                let (sent, published) = (self.raw().sync(inode), self.publish(handle));
+                done(reply, sent.and(published));
             }
             Operation::Flush { handle, lock_owner } => {
                 let published = self.publish(handle);

@@ -64,7 +64,7 @@ mod versions;
 mod write_errors;
 mod xattrs;
 
-pub use filesystem::{PENDING_ATTRIBUTE, REQUESTS_ATTRIBUTE};
+pub use filesystem::{PENDING_ATTRIBUTE, REQUESTS_ATTRIBUTE, SYNC_ATTRIBUTE};
 pub use ioctls::publish_bytes;
 pub use lost_stores::LOST_STORES_ATTRIBUTE;
 pub use mount::{Mount, MountOptions, run_porter, unmount};

@@ -174,7 +174,7 @@ impl Mount {
         let handed = self.handed;
         let file_system = self.file_system.clone();
         let ended = self.session.run(self.file_system, WORKERS);
-        if let Err(error) = file_system.raw().keep_all_promises() {
+        if let Err(error) = file_system.raw().sync_all() {
             eprintln!("ramlace: what was written last could not be sent: {error}");
         }
         drop(file_system);
@@ -187,9 +187,11 @@ impl Mount {
 
 /// A promised change was not done, or not as it was answered: nothing that its slot has answered is valid.
 fn note_broken(leases: &Leases, failures: &WriteErrors, inode: InodeId, broken: &Broken) {
-    if let Broken::Lost(error) = broken {
+    if let Broken::Lost { error, directory } = broken {
         eprintln!("ramlace: inode {inode}: what was written last is lost: {error}");
-        failures.note(inode, &Error::new(ErrorKind::Lost, error.message()));
+        for inode in directory.iter().chain([&inode]) {
+            failures.note(*inode, &Error::new(ErrorKind::Lost, error.message()));
+        }
     }
     for doubt in [Doubt::Begins, Doubt::Ends] {
         leases.doubt(inode.slot(), doubt);

@@ -72,7 +72,9 @@ impl SlotState {
             }
             (Origin::Server, Op::BeginLane { lane, by, epoch }) => self.begin_lane(*lane, *by, *epoch),
             (Origin::Server, Op::Delegate { session }) => self.delegate(*session),
-            (Origin::Server, Op::EndDelegation { number }) => self.end_delegation(*number),
+            (Origin::Server, Op::EndDelegation { number, acknowledged_below }) => {
+                self.end_delegation(*number, *acknowledged_below);
+            }
             (Origin::Server, Op::EndLockWait(request)) => self.end_lock_wait(*request, &mut effects),
             (Origin::Server, op) => panic!("{op:?} does not come from the server"),
         }

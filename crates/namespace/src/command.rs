@@ -228,6 +228,8 @@ pub enum Op {
     EndDelegation {
         /// Its number.
         number: u64,
+        /// Its holder has the answers of all its changes below this; 0 where it says nothing of them.
+        acknowledged_below: Sequence,
     },
 }
 
@@ -272,7 +274,7 @@ numbered_variants! { Op:
     38 EndSession { session };
     39 Disown(body);
     41 Delegate { session };
-    42 EndDelegation { number };
+    42 EndDelegation { number, acknowledged_below };
     43 BeginLane { lane, by, epoch };
 }
 

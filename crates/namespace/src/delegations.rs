@@ -2,7 +2,7 @@
 //! slot back, is fenced, or ends. The server makes requests of others wait meanwhile. That the slot is delegated
 //! is part of its state: the holder's promises outlive a restart of the server, so the delegation has to.
 
-use ramlace_base::{InodeId, SessionId, limits};
+use ramlace_base::{InodeId, Sequence, SessionId, limits};
 
 use crate::state::SlotState;
 use crate::state::delegation::Delegation;
@@ -37,9 +37,14 @@ impl SlotState {
         self.delegation = Some(Delegation { session, number: self.delegations });
     }
 
-    /// A delegation ends. A late message about an older one does not end a newer one.
-    pub(crate) fn end_delegation(&mut self, number: u64) {
-        self.end_delegation_if(|delegation| delegation.number == number);
+    /// A delegation ends. A late message about an older one does not end a newer one. The replies below the
+    /// number are kept no longer: a slot that is quiet from now on would keep them as long as the session lasts.
+    pub(crate) fn end_delegation(&mut self, number: u64, acknowledged_below: Sequence) {
+        let Some(held) = self.delegation.filter(|held| held.number == number) else { return };
+        self.end_delegation_if(|delegation| *delegation == held);
+        if let Some(session) = self.sessions.get_mut(&held.session) {
+            session.acknowledge(acknowledged_below);
+        }
     }
 
     /// Its holder may have told programs numbers of inodes that it has promised and will never send: no other
@@ -62,6 +67,10 @@ mod tests {
     const SESSION: SessionId = SessionId([1; 16]);
     const OTHER: SessionId = SessionId([2; 16]);
 
+    fn ends(number: u64) -> Op {
+        Op::EndDelegation { number, acknowledged_below: Sequence(0) }
+    }
+
     fn apply(state: &mut SlotState, op: Op) -> Option<(SessionId, u64)> {
         let effects = state.apply(&Command { now: Timestamp { nanos: 5 }, origin: Origin::Server, op });
         assert_eq!(effects, []);
@@ -74,14 +83,14 @@ mod tests {
         let mut state = SlotState::new(Slot(3), 16, Epoch(1), 7);
         let told = limits::CHANGES_PER_MESSAGE_MAX as u64;
         let first = state.next_inode().counter();
-        for (times, end) in [(1, Op::EndDelegation { number: 1 }), (2, Op::EndSession { session: SESSION })] {
+        for (times, end) in [(1, ends(1)), (2, Op::EndSession { session: SESSION })] {
             apply(&mut state, Op::Delegate { session: SESSION });
-            apply(&mut state, Op::EndDelegation { number: 7 });
+            apply(&mut state, ends(7));
             assert_eq!(state.next_inode().counter(), first + (times - 1) * told, "it goes on");
             apply(&mut state, end);
             assert_eq!(state.next_inode().counter(), first + times * told);
         }
-        apply(&mut state, Op::EndDelegation { number: 2 });
+        apply(&mut state, ends(2));
         assert_eq!(state.next_inode().counter(), first + 2 * told, "it had ended");
     }
 
@@ -95,13 +104,9 @@ mod tests {
             Some((SESSION, 1)),
             "it is not taken away"
         );
-        assert_eq!(apply(&mut state, Op::EndDelegation { number: 1 }), None);
+        assert_eq!(apply(&mut state, ends(1)), None);
         assert_eq!(apply(&mut state, Op::Delegate { session: OTHER }), Some((OTHER, 2)));
-        assert_eq!(
-            apply(&mut state, Op::EndDelegation { number: 1 }),
-            Some((OTHER, 2)),
-            "that was another one"
-        );
+        assert_eq!(apply(&mut state, ends(1)), Some((OTHER, 2)), "that was another one");
         assert_eq!(apply(&mut state, Op::EndSession { session: SESSION }), Some((OTHER, 2)));
         assert!(state.has_session(OTHER), "its end is told to slots that know it");
         assert_eq!(apply(&mut state, Op::EndSession { session: OTHER }), None);

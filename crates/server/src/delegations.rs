@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{InodeId, Result, SessionId, Slot, limits};
+use ramlace_base::{InodeId, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Command, Delegation, Op, Origin};
 use ramlace_wire::delegation::Delegated;
 use ramlace_wire::namespace::GetAttributes;
@@ -54,7 +54,7 @@ impl Server {
             let of_slots = durable.all_names().filter_map(|names| Some((names.slot(), names.delegation()?)));
             of_slots.filter(|(_, held)| held.session == session).collect()
         };
-        held.into_iter().try_for_each(|(slot, held)| self.end_delegation(slot, held))
+        held.into_iter().try_for_each(|(slot, held)| self.end_delegation(slot, held, Sequence(0)))
     }
 
     /// If there is less room than holders may need, asks them to give their slots back.
@@ -66,12 +66,17 @@ impl Server {
         }
     }
 
-    /// Ends a delegation.
-    pub fn end_delegation(self: &Rc<Self>, slot: Slot, held: Delegation) -> Result<()> {
+    /// Ends a delegation, whose holder has the answers of its changes below a number.
+    pub fn end_delegation(
+        self: &Rc<Self>,
+        slot: Slot,
+        held: Delegation,
+        acknowledged_below: Sequence,
+    ) -> Result<()> {
         if self.delegation(slot) != Some(held) {
             return Ok(());
         }
-        self.submit_own(slot, Op::EndDelegation { number: held.number })?;
+        self.submit_own(slot, Op::EndDelegation { number: held.number, acknowledged_below })?;
         self.delegations.is_over(slot, held);
         self.note_delegations(self.delegations.count().saturating_sub(1));
         Ok(())
@@ -100,7 +105,7 @@ impl Server {
         let delegated = self.delegated(who, held, directory);
         if delegated.is_none() && before.is_none() {
             // If this finds no room in the log, the slot is recalled when another session wants it.
-            let _ = self.end_delegation(slot, held);
+            let _ = self.end_delegation(slot, held, Sequence(0));
         }
         delegated
     }

@@ -102,7 +102,10 @@ pub fn random_happening(dice: &mut Dice, durable: &Durable, number: u64) -> Happ
         7 if dice.roll(3) == 0 => {
             let op = match dice.roll(2) {
                 0 => Op::Delegate { session },
-                _ => Op::EndDelegation { number: 1 + dice.roll(9) },
+                _ => Op::EndDelegation {
+                    number: 1 + dice.roll(9),
+                    acknowledged_below: Sequence(dice.roll(200)),
+                },
             };
             Record::command(slot, Command { now, origin: Origin::Server, op }, Room::ForInodes)
         }

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind, Result, Slot, Timestamp, limits};
+use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, Timestamp, limits};
 use ramlace_namespace::Op;
 use ramlace_transport::{Proved, Role};
 use ramlace_wire::delegation::{Change, ChangeMany, Changed, ManyChanged};
@@ -73,8 +73,10 @@ impl Server {
         let is_done = is_all && changed.iter().all(|changed| changed.error.is_none());
         let wanted = request.wanted_for.filter(|directory| is_done && directory.slot() == slot);
         let delegated = wanted.and_then(|directory| self.delegate(call.session, &identity.who, directory));
-        if (request.gives_back && is_all) || is_broken {
-            self.give_back(call, slot, request.delegation)?;
+        let gives_back = request.gives_back && is_all;
+        if gives_back || is_broken {
+            let acknowledged = if gives_back { request.acknowledged_below } else { Sequence(0) };
+            self.give_back(call, slot, request.delegation, acknowledged)?;
         }
         if request.delegation != 0 {
             self.recall_without_room(slot);
@@ -82,10 +84,16 @@ impl Server {
         Ok(ManyChanged { changed, delegated: delegated.map(Box::new) })
     }
 
-    fn give_back(self: &Rc<Self>, call: &Call, slot: Slot, number: u64) -> Result<()> {
+    fn give_back(
+        self: &Rc<Self>,
+        call: &Call,
+        slot: Slot,
+        number: u64,
+        acknowledged_below: Sequence,
+    ) -> Result<()> {
         match self.delegation(slot) {
             Some(held) if held.session == call.session && held.number == number => {
-                self.end_delegation(slot, held)
+                self.end_delegation(slot, held, acknowledged_below)
             }
             _ => Ok(()),
         }
@@ -153,9 +161,11 @@ fn behind_broken(slot: Slot) -> Error {
     Error::new(ErrorKind::Stale, format!("a change of {slot} before it was refused, and both were promised"))
 }
 
-/// Whether nothing has happened, and the request may be repeated.
+/// Whether nothing has happened, and the request may be repeated. `TooMany`: as soon as the session has acknowledged
+/// answers; what it has promised is not lost for that.
 fn comes_again(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Retry | ErrorKind::HostDown | ErrorKind::TimedOut | ErrorKind::Redirect(_))
+    use ErrorKind::{HostDown, Redirect, Retry, TimedOut, TooMany};
+    matches!(kind, Retry | HostDown | TimedOut | TooMany | Redirect(_))
 }
 
 /// The time of a change: when it was promised, or now.

@@ -46,7 +46,7 @@ fn change<R: Request>(sequence: u64, request: &R, makes: Option<InodeId>) -> Cha
 }
 
 fn many(delegation: u64, changes: Vec<Change>) -> ChangeMany {
-    ChangeMany { delegation, changes, wanted_for: None, gives_back: false }
+    ChangeMany { delegation, changes, wanted_for: None, gives_back: false, acknowledged_below: Sequence(0) }
 }
 
 fn write(inode: InodeId, text: &str) -> WriteInline {

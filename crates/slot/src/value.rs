@@ -167,6 +167,8 @@ impl SlotValue {
     fn command(&mut self, command: &Command, room: Room, effects: &mut Effects) {
         let names = self.names.as_mut().expect("a slot is born before its first command");
         let before = counts(names);
+        // The end of its delegation may drop replies.
+        let holder = names.delegation().map(|held| held.session);
         effects.names = names.apply_within(command, room);
         effects.counts = counts(names).change_since(before);
         let asker = match &command.origin {
@@ -177,7 +179,7 @@ impl SlotValue {
             Effect::Reply { token, .. } => Some(token.session),
             _ => None,
         });
-        let told = asker.into_iter().chain(answered);
+        let told = asker.into_iter().chain(holder).chain(answered);
         effects.kept.extend(told.map(|session| (session, names.take_kept_change(session))));
     }
 

@@ -22,6 +22,9 @@ pub struct ChangeMany {
     pub wanted_for: Option<InodeId>,
     /// The delegation ends when all of this is done.
     pub gives_back: bool,
+    /// With `gives_back`: the session has the answers of all its changes of the slot below this number, and the
+    /// slot need not keep them; 0: nothing is said of them.
+    pub acknowledged_below: Sequence,
 }
 
 /// One of them: a message of the namespace's family, as it would be sent alone.

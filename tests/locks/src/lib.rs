@@ -20,7 +20,7 @@ pub use stand_in::{Condvar, Mutex};
 #[path = "../../../crates/client/src/session"]
 mod session {
     pub(crate) mod outbox;
-    pub mod owed;
+    pub mod pending;
     pub(crate) mod places;
     pub mod sequences;
 }

@@ -13,8 +13,8 @@ use crate::Mutex;
 use crate::coordination::waits::{Asked, Waits};
 use crate::names::gates::Inodes;
 use crate::names::renewals::Renewals;
-use crate::session::outbox::{Outbox, Teller};
-use crate::session::owed::{Message, Subject};
+use crate::session::outbox::{Outbox, SentBy};
+use crate::session::pending::{Message, Subject};
 use crate::session::places::{Places, Purpose};
 use crate::session::sequences::{Kept, Sequences};
 
@@ -31,44 +31,44 @@ fn all(threads: Vec<thread::JoinHandle<()>>) {
     }
 }
 
-/// Threads that must not say anything new tell what a slot is owed, while more is owed: one at a time, in its order, each message once; and
+/// Threads that must not say anything new send what is pending for a slot, while more is added: one at a time, in its order, each message once; and
 /// who comes while another tells waits for that one.
-pub fn tellers_of_one_slot() {
+pub fn senders_of_one_slot() {
     let outbox = Arc::new(Outbox::default());
     let heard = Arc::new(Mutex::new(Vec::new()));
-    let telling = Arc::new(AtomicBool::new(false));
-    let owe = |outbox: &Outbox, number| {
-        outbox.owe(Message::CancelChange(Kept { slot: SLOT, sequence: Sequence(number) }), Instant::now());
+    let sending = Arc::new(AtomicBool::new(false));
+    let add = |outbox: &Outbox, number| {
+        outbox.add(Message::CancelChange(Kept { slot: SLOT, sequence: Sequence(number) }), Instant::now());
     };
-    owe(&outbox, 1);
-    owe(&outbox, 2);
-    let tell = |outbox: &Outbox, heard: &Mutex<Vec<u64>>, telling: &AtomicBool| {
+    add(&outbox, 1);
+    add(&outbox, 2);
+    let tell = |outbox: &Outbox, heard: &Mutex<Vec<u64>>, sending: &AtomicBool| {
         let subject = Subject::CancelledChanges(SLOT);
-        while let Some(teller) = outbox.teller(subject) {
-            match teller {
-                Teller::Me(told) => {
-                    assert!(!telling.swap(true, Ordering::SeqCst), "two tell one subject");
+        while let Some(by) = outbox.sent_by(subject) {
+            match by {
+                SentBy::Me(told) => {
+                    assert!(!sending.swap(true, Ordering::SeqCst), "two tell one subject");
                     while let Some(Message::CancelChange(kept)) = told.message(None) {
                         heard.lock().push(kept.sequence.0);
                         told.acknowledged();
                     }
-                    telling.store(false, Ordering::SeqCst);
+                    sending.store(false, Ordering::SeqCst);
                     told.end(&Ok(()), true);
                 }
-                Teller::Another(telling) => _ = telling.wait(subject.home(), late()),
+                SentBy::Another(sending) => _ = sending.wait(subject.home(), late()),
             }
         }
     };
     let mut threads: Vec<_> = (0..2)
         .map(|_| {
-            let (outbox, heard, telling) = (outbox.clone(), heard.clone(), telling.clone());
-            thread::spawn(move || tell(&outbox, &heard, &telling))
+            let (outbox, heard, sending) = (outbox.clone(), heard.clone(), sending.clone());
+            thread::spawn(move || tell(&outbox, &heard, &sending))
         })
         .collect();
-    let (own, owner_heard, owner_telling) = (outbox.clone(), heard.clone(), telling);
+    let (own, owner_heard, owner_sending) = (outbox.clone(), heard.clone(), sending);
     threads.push(thread::spawn(move || {
-        owe(&own, 3);
-        tell(&own, &owner_heard, &owner_telling);
+        add(&own, 3);
+        tell(&own, &owner_heard, &owner_sending);
         assert!(owner_heard.lock().contains(&3), "who has told everything has told that");
     }));
     all(threads);

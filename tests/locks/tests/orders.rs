@@ -19,8 +19,8 @@ fn in_many_orders(scene: fn()) {
 
 // SEMANTICS 138.4
 #[test]
-fn what_a_slot_is_owed_is_told_once_and_in_its_order_by_whoever_comes() {
-    in_many_orders(scenes::tellers_of_one_slot);
+fn what_is_pending_for_a_slot_is_sent_once_and_in_its_order_by_whoever_comes() {
+    in_many_orders(scenes::senders_of_one_slot);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{Epoch, InodeId, SessionId, Slot, Timestamp, limits};
+use ramlace_base::{Epoch, InodeId, Sequence, SessionId, Slot, Timestamp, limits};
 use ramlace_client::pure::{AllPromises, Due, Promise, Version};
 use ramlace_namespace::{Command, Delegation, Op, Origin, SlotState};
 use ramlace_server::pure::DelegationDesk;
@@ -216,7 +216,7 @@ struct Run {
     notified_once: bool,
     last: u64,
     /// What the mount has promised and has no answer for: by number, in which slot and when.
-    owed: BTreeMap<u64, (Slot, u64)>,
+    pending: BTreeMap<u64, (Slot, u64)>,
     /// What was done in each slot, in its order; when somebody else was answered last.
     done: BTreeMap<Slot, Vec<u64>>,
     answered_at: BTreeMap<Slot, u64>,
@@ -245,7 +245,7 @@ pub fn run_behind(seed: u64, bug: BehindBug) -> Result<BehindTally, String> {
         waiting: Vec::new(),
         notified_once: false,
         last: 0,
-        owed: BTreeMap::new(),
+        pending: BTreeMap::new(),
         done: BTreeMap::new(),
         answered_at: BTreeMap::new(),
         tally: BehindTally::default(),
@@ -286,7 +286,7 @@ impl Run {
                 Event::Stops => self.stops(),
             }
         }
-        match self.owed.first_key_value() {
+        match self.pending.first_key_value() {
             Some((number, _)) => Err(format!("nobody hears what became of {number}")),
             None => Ok(()),
         }
@@ -320,20 +320,22 @@ impl Run {
         let promise = Promise {
             kind: Kind::Create,
             inode: InodeId::new(slot, known.map_or(0, |(_, next)| next)),
+            directory: None,
             makes: true,
             at: Timestamp { nanos: 0 },
             body: number.to_le_bytes().to_vec(),
             answer: Vec::new(),
             kept: None,
+            number: 0,
         };
         let is_promised =
             known.is_some_and(|(version, _)| self.promises.promise(slot, version, promise, now).is_ok());
         if is_promised {
             self.known.entry(slot).and_modify(|(_, next)| *next += 1);
             self.last = number;
-            self.owed.insert(number, (slot, self.agenda.now));
+            self.pending.insert(number, (slot, self.agenda.now));
             self.tally.promised += 1;
-        } else if !self.promises.owes(slot) || self.bug == BehindBug::AsksWhileOwing {
+        } else if self.promises.is_at_rest(slot) || self.bug == BehindBug::AsksWhileOwing {
             let asking = self.asking.entry(slot).or_default();
             if *asking < ASKING_MAX {
                 *asking += 1;
@@ -360,7 +362,7 @@ impl Run {
     fn looks(&mut self) {
         match self.promises.due(self.agenda.instant(), |_| true) {
             Some((slot, Due::Send)) if self.promises.begin_sending(slot) => {
-                let (delegation, waiting) = self.promises.sent_now(slot).expect("something is owed there");
+                let (delegation, waiting) = self.promises.sent_now(slot).expect("something is pending there");
                 let changes = waiting.iter().map(Change::of).collect();
                 self.says(slot, Says::Sends { delegation, changes });
             }
@@ -423,7 +425,7 @@ impl Run {
                 self.promises.end_sending(slot, now);
                 for (promise, done) in answered.iter().zip(done) {
                     let number = Change::of(promise).number;
-                    self.owed.remove(&number);
+                    self.pending.remove(&number);
                     if !done && self.gentle {
                         return Err(format!("a mount that runs has lost {number}"));
                     }
@@ -510,7 +512,7 @@ impl Run {
             ));
         }
         *next += 1;
-        let promised_at = self.owed.get(&number).map_or(0, |(_, at)| *at);
+        let promised_at = self.pending.get(&number).map_or(0, |(_, at)| *at);
         match self.answered_at.get(&slot) {
             Some(answered) if promised_at < *answered => Err(format!(
                 "{number} was promised at {promised_at}, and somebody was answered at {answered}"
@@ -520,7 +522,7 @@ impl Run {
     }
 
     fn end_delegation(&mut self, slot: Slot, held: Delegation) -> Result<(), String> {
-        self.apply(slot, Op::EndDelegation { number: held.number });
+        self.apply(slot, Op::EndDelegation { number: held.number, acknowledged_below: Sequence(0) });
         self.desk.is_over(slot, held);
         let (now, over): (Vec<Waiting>, Vec<Waiting>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|waiting| waiting.slot != slot);

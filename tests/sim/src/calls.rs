@@ -265,8 +265,11 @@ impl Run {
     /// Everybody was told what is so, and what was cancelled has been acknowledged.
     fn finish(&self) -> Result<(), String> {
         for client in &self.clients {
-            if client.owes() > 0 {
-                return Err(format!("{} changes are cancelled, and nobody hears of it", client.owes()));
+            if client.count_pending() > 0 {
+                return Err(format!(
+                    "{} changes are cancelled, and nobody hears of it",
+                    client.count_pending()
+                ));
             }
         }
         for (client, name, told) in &self.reported {

@@ -2,7 +2,7 @@
 //! simulator's. The same seed gives the same run.
 //!
 //! * [`run`]: a whole pool, with everything that goes wrong in it at once.
-//! * [`run_owing`]: what clients owe servers, and when it is told.
+//! * [`run_outbox`]: the messages that are pending for servers, and when they are sent.
 //! * [`run_calls`]: what clients repeat and cancel, how long that takes, and that it has one effect or none.
 //! * [`run_losing`]: servers that crash with their store and without.
 //! * [`run_behind`]: slots that are delegated, and a mount that is stopped.
@@ -22,7 +22,7 @@ mod calling;
 mod calls;
 mod dice;
 mod losing;
-mod owing;
+mod outbox;
 mod pool;
 mod stores;
 mod tally;
@@ -31,7 +31,7 @@ mod transfers;
 pub use behind::{BehindBug, BehindTally, run_behind};
 pub use calls::{CallBug, CallTally, run_calls};
 pub use losing::{LossBug, LossTally, run_losing};
-pub use owing::{OwingBug, OwingTally, run_owing};
+pub use outbox::{OutboxBug, OutboxTally, run_outbox};
 pub use pool::{Bug, Tally, run};
 pub use stores::{StoreBug, StoreTally, run_stores};
 pub use transfers::{TransferBug, TransferTally, run_transfers};

@@ -289,9 +289,9 @@ impl Run {
     /// What the home owes lanes whose servers are there.
     fn delivers(&mut self) -> Result<(), String> {
         let names = self.home.names().ok_or("the home has no names")?;
-        let owed: Vec<(DeliveryId, Delivery)> =
+        let pending: Vec<(DeliveryId, Delivery)> =
             names.open_deliveries().map(|(delivery, message)| (delivery, message.clone())).collect();
-        for (delivery, message) in owed {
+        for (delivery, message) in pending {
             // Messages are late at times.
             if self.dice.percent(60) && self.receives(&message)? {
                 let op = Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) };

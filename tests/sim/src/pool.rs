@@ -8,7 +8,7 @@
 //! what it was; a call ends within 5 s, and what was given up is done, or never will be; nobody believes what an answer that has left
 //! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after it was last
 //! heard, and not before; bytes that went with a store are an error, and never zeros or what was before; when everybody has
-//! left, nothing is owed, held or forgotten, and `ramlace check` finds nothing else.
+//! left, nothing is pending, held or forgotten, and `ramlace check` finds nothing else.
 //! A [`Bug`] planted in what a server or a client owes the code that decides must be found.
 
 mod bug;
@@ -298,7 +298,7 @@ impl World {
         let end = self.now() + END_MILLIS_MAX;
         while self.is_busy() {
             if self.now() > end {
-                return Err("it never comes to rest: something is owed for ever".into());
+                return Err("it never comes to rest: something is pending for ever".into());
             }
             self.step()?;
         }
@@ -451,8 +451,8 @@ impl World {
                 }
                 Effect::Send { delivery, message } => {
                     let is_order = matches!(message, Delivery::Decide(_) | Delivery::DropLane(_));
-                    self.servers[home].owed.insert((slot, delivery));
-                    self.send(Message::Owed { from: slot, delivery, message: Box::new(message) });
+                    self.servers[home].pending.insert((slot, delivery));
+                    self.send(Message::Delivery { from: slot, delivery, message: Box::new(message) });
                     if self.bug == Bug::BelievesDeliveries && is_order {
                         let op = Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) };
                         self.commit(slot, &self.server_command(op))?;

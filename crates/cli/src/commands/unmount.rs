@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_mount::MountPoint;
+use ramlace_mount::{MountPoint, SYNC_ATTRIBUTE};
+use rustix::io::Errno;
 use serde_json::json;
 
 use crate::failure::Done;
@@ -22,6 +23,8 @@ A mount whose daemon has died is cleared away as well. What the pool holds stays
 /// later.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long what the mount has yet to send may take: longer than its requests.
+const SENDING_MAX: Duration = Duration::from_secs(6);
 
 /// Arguments of `unmount`.
 #[derive(clap::Args, Debug)]
@@ -48,6 +51,10 @@ pub enum Gone {
 /// Takes the mount away and says which programs used it.
 pub fn run(args: &Args, output: &mut Output) -> Done {
     let mount = find(&args.directory)?;
+    if let Err(error) = send_rest(&mount.dir) {
+        let text = "what was written last could not be sent to the pool before the unmount";
+        eprintln!("ramlace: {}: {text}: {error}", mount.dir.display());
+    }
     let gone = take_away(&mount.dir, !args.busy_fails)?;
     let users: &[User] = match &gone {
         Gone::Unmounted => &[],
@@ -72,6 +79,23 @@ pub fn run(args: &Args, output: &mut Output) -> Done {
             if users.len() == 1 { "s" } else { "" },
             if users.len() == 1 { "it has" } else { "they have" }
         )),
+    }
+}
+
+/// Waits until what the mount has promised is with the servers. A mount whose daemon has died promises nothing.
+fn send_rest(directory: &Path) -> Result<()> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let path = directory.to_owned();
+    // A daemon that does not answer keeps this thread waiting, and must not keep the unmount waiting.
+    std::thread::spawn(move || {
+        let sent = rustix::fs::getxattr(&path, SYNC_ATTRIBUTE, &mut [0u8; 16][..]);
+        let _ = sender.send(sent.map(drop));
+    });
+    match receiver.recv_timeout(SENDING_MAX) {
+        // Dead, or of an older ramlace.
+        Ok(Ok(()) | Err(Errno::NOTCONN | Errno::NODATA | Errno::OPNOTSUPP)) => Ok(()),
+        Ok(Err(errno)) => Err(Error::from_io(&errno.into(), "the mount refuses")),
+        Err(_) => Err(Error::new(ErrorKind::TimedOut, "the mount does not answer")),
     }
 }
 

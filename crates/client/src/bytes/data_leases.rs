@@ -21,7 +21,7 @@ use crate::bytes::pages::Pages;
 use crate::callbacks::DataLeases;
 use crate::client::Client;
 use crate::session::lines::{Link, roundtrip};
-use crate::session::owed::{Acknowledged, Message};
+use crate::session::pending::{Acknowledged, Message};
 
 impl Pool {
     /// From now on reads for pages, and writes through them, get leases, and `leases` is called when they
@@ -172,7 +172,7 @@ impl Client {
     fn tell_ended(self: &Arc<Client>, server: ServerId, ended: &Ended) {
         let soon = || Instant::now() + Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
         if self.send_all_ended(server, ended, soon).is_err() {
-            self.owe(Message::EndRecalls(server));
+            self.send_later(Message::EndRecalls(server));
         }
     }
 

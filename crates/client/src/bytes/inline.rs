@@ -251,7 +251,7 @@ impl File {
         let request = Promote { inode: self.inode() };
         if let Some(promoted) = session.promote_behind(request) {
             // The lanes will ask the file's home about it.
-            session.keep_promises(self.inode().slot(), session.deadline())?;
+            session.sync_promises(self.inode().slot(), session.deadline())?;
             handle.open.learn(size_of(promoted.size));
             handle.open.goes_to_lanes(promoted.since);
             return Ok(());

@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Wake, end_of};
 use crate::pool::locator::ShownPath;
-use crate::session::owed::{Acknowledged, Message};
+use crate::session::pending::{Acknowledged, Message};
 use crate::session::retry::is_unacknowledged;
 
 impl Pool {
@@ -78,7 +78,7 @@ impl Client {
                 Err(error) if came && is_unacknowledged(&error) => waiter.ask_later(),
                 Err(error) => {
                     if is_unacknowledged(&error) {
-                        self.owe(Message::LeaveBarrier(slot, leave));
+                        self.send_later(Message::LeaveBarrier(slot, leave));
                     }
                     return Err(error);
                 }
@@ -101,7 +101,7 @@ impl Client {
     fn leave_barrier(self: &Arc<Client>, slot: Slot, leave: LeaveBarrier) -> Result<BarrierLeft> {
         let left = self.change(slot, &leave, soon());
         if left.as_ref().is_err_and(is_unacknowledged) {
-            self.owe(Message::LeaveBarrier(slot, leave));
+            self.send_later(Message::LeaveBarrier(slot, leave));
         }
         left
     }

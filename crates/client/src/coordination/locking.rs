@@ -12,7 +12,7 @@ use ramlace_wire::locks::{
 
 use crate::client::Client;
 use crate::coordination::waits::{Asked, OnEnd, Search};
-use crate::session::owed::{Acknowledged, Message, Subject};
+use crate::session::pending::{Acknowledged, Message, Subject};
 use crate::session::retry::is_unacknowledged;
 
 /// How long the end of a wait or of an owner may take before it is left to the outbox.
@@ -40,14 +40,14 @@ pub enum Cancellation {
 impl Client {
     /// Locks or unlocks without waiting; `None` when another lock conflicts.
     pub(crate) fn set_lock(self: &Arc<Client>, request: &SetLock) -> Result<Option<LockedFile>> {
-        self.tell(Subject::Locks(request.inode), self.deadline())?;
+        self.send_pending(Subject::Locks(request.inode), self.deadline())?;
         let answer = self.change(request.inode.slot(), request, self.deadline())?;
         Ok(granted(answer))
     }
 
     /// Locks, and waits if another lock conflicts: then `on_end` is called with the end of the wait.
     pub(crate) fn set_lock_later(self: &Arc<Client>, request: SetLock, on_end: OnEnd) -> Result<Waited> {
-        self.tell(Subject::Locks(request.inode), self.deadline())?;
+        self.send_pending(Subject::Locks(request.inode), self.deadline())?;
         let mut request = self.waits.begin(request, on_end)?;
         loop {
             let ended = self.ask_for(&request, self.deadline());
@@ -55,7 +55,7 @@ impl Client {
                 Asked::Ended(Ok(file)) => return Ok(Waited::Granted(file)),
                 Asked::Ended(Err(error)) => {
                     if is_unacknowledged(&error) {
-                        self.owe(Message::CancelLock(request));
+                        self.send_later(Message::CancelLock(request));
                     }
                     return Err(error);
                 }
@@ -64,7 +64,7 @@ impl Client {
             }
         }
         if request.detects {
-            self.owe(Message::FindCycle(request.wait));
+            self.send_later(Message::FindCycle(request.wait));
         }
         match self.listen_to(request.inode.slot()) {
             Ok(()) => Ok(Waited::Waiting(request.wait)),
@@ -147,7 +147,7 @@ impl Client {
             Ok(None) => Cancellation::Cancelled,
             Err(error) => {
                 if is_unacknowledged(&error) {
-                    self.owe(Message::CancelLock(request));
+                    self.send_later(Message::CancelLock(request));
                 }
                 Cancellation::Cancelled
             }
@@ -167,10 +167,10 @@ impl Client {
     /// Releases the locks of an owner that has gone: at once, or when its home answers again.
     pub(crate) fn release_locks(self: &Arc<Client>, request: SetLock) {
         let outcome = self
-            .tell(Subject::Locks(request.inode), soon())
+            .send_pending(Subject::Locks(request.inode), soon())
             .and_then(|()| self.change(request.inode.slot(), &request, soon()));
         if outcome.is_err_and(|error| is_unacknowledged(&error)) {
-            self.owe(Message::Unlock(request));
+            self.send_later(Message::Unlock(request));
         }
     }
 

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, Slot, Timestamp, limits};
 use ramlace_wire::delegation::{ChangeMany, Delegated, ManyChanged};
-use ramlace_wire::inline::{InlineOutcome, InlineWritten, Promote, Promoted, WriteInline};
+use ramlace_wire::inline::{InlineWritten, Promote, Promoted, WriteInline};
 use ramlace_wire::namespace::{Close, Closed, Create, Opened, SetAttributes};
 use ramlace_wire::{Attributes, Kind, Layout, LayoutHints, Request, decode_body, decode_reply, encode_body};
 
@@ -20,7 +20,7 @@ use crate::session::behind::{Direct, Kept};
 use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
 use crate::session::many::one_of_many;
-use crate::session::owed::Message;
+use crate::session::pending::Message;
 use crate::session::promises::{Promise, Version};
 
 /// A slot whose delegation was refused is not requested again for this long.
@@ -59,19 +59,32 @@ impl Clock {
 
 impl Client {
     /// Creates a file in a directory that is delegated to this session, or may become so; `None`: it is to be
-    /// created in the usual way.
-    pub(crate) fn create_behind(self: &Arc<Client>, request: &Create) -> Option<Result<Opened>> {
+    /// created in the usual way. `is_free` says whether there is certainly no such name when it is called: it
+    /// is called while the slot is delegated, so that nobody else has made one since.
+    pub(crate) fn create_behind(
+        self: &Arc<Client>,
+        request: &Create,
+        is_free: impl FnOnce() -> bool,
+    ) -> Option<Result<Opened>> {
         let slot = request.parent.slot();
         if !self.settings.behind || !request.named.is_empty() || request.wish.hints != LayoutHints::default()
         {
             return None;
         }
         let layout = self.usual_layout(request)?;
+        let version = self.behind.version(slot);
+        let is_free = version.is_some() && is_free();
         let promised = self.promised(slot, |known, at| {
+            // What was known when the name was free is known now.
+            let since = self.behind.version(slot).map(|now| now.names);
+            if !is_free || since != version.map(|then| then.names) {
+                return None;
+            }
             let opened = known.create(request, layout, at)?;
             let sent = Create { layout: Some(layout), ..request.clone() };
             let inode = opened.info.attributes.inode;
-            Some((promise(Kind::Create, (inode, true), at, &sent, &opened), opened))
+            let made = promise(Kind::Create, inode, at, &sent, &opened);
+            Some((Promise { makes: true, directory: Some(request.parent), ..made }, opened))
         });
         match promised {
             Some(opened) => Some(Ok(opened)),
@@ -142,7 +155,13 @@ impl Client {
         let ticket = self.ticket(slot, deadline)?;
         let lost = std::cell::Cell::new(false);
         let (changes, wanted_for) = (vec![one_of_many(request, &ticket)], Some(request.parent));
-        let many = ChangeMany { delegation: 0, changes, wanted_for, gives_back: false };
+        let many = ChangeMany {
+            delegation: 0,
+            changes,
+            wanted_for,
+            gives_back: false,
+            acknowledged_below: Sequence(0),
+        };
         let call = Call { repeated: Some(&lost), ..Call::of_slot(slot, deadline) };
         let answer = self
             .call(&many, &call, |_, received| reply_without_data(received))
@@ -156,6 +175,11 @@ impl Client {
             known.refused.retain(|_, until| *until > now);
         }
         known.refused.insert(slot, now + REFUSED);
+    }
+
+    /// Nothing is known of a slot any more.
+    pub(crate) fn forget_delegated(&self, slot: Slot) {
+        self.known.lock().slots.remove(&slot);
     }
 
     /// Promises a change of a slot, if its answer can be predicted.
@@ -194,7 +218,7 @@ impl Client {
     pub(crate) fn write_behind(self: &Arc<Client>, request: &WriteInline) -> Option<InlineWritten> {
         self.promised(request.inode.slot(), |known, at| {
             let written = known.write(request, at)?;
-            Some((promise(Kind::WriteInline, (request.inode, false), at, request, &written), written))
+            Some((promise(Kind::WriteInline, request.inode, at, request, &written), written))
         })
     }
 
@@ -202,7 +226,7 @@ impl Client {
     pub(crate) fn set_attributes_behind(self: &Arc<Client>, request: &SetAttributes) -> Option<Attributes> {
         self.promised(request.inode.slot(), |known, at| {
             let set = known.set_attributes(request, at)?;
-            Some((promise(Kind::SetAttributes, (request.inode, false), at, request, &set), set))
+            Some((promise(Kind::SetAttributes, request.inode, at, request, &set), set))
         })
     }
 
@@ -210,7 +234,7 @@ impl Client {
     pub(crate) fn close_behind(self: &Arc<Client>, request: &Close) -> Option<()> {
         self.promised(request.inode.slot(), |known, at| {
             known.close(request, at)?;
-            Some((promise(Kind::Close, (request.inode, false), at, request, &Closed::default()), ()))
+            Some((promise(Kind::Close, request.inode, at, request, &Closed::default()), ()))
         })
     }
 
@@ -218,7 +242,7 @@ impl Client {
     pub(crate) fn promote_behind(self: &Arc<Client>, request: Promote) -> Option<Promoted> {
         self.promised(request.inode.slot(), |known, at| {
             let promoted = known.promote(request.inode)?;
-            Some((promise(Kind::Promote, (request.inode, false), at, &request, &promoted), promoted))
+            Some((promise(Kind::Promote, request.inode, at, &request, &promoted), promoted))
         })
     }
 
@@ -282,20 +306,15 @@ impl Client {
         let news = match outcome {
             Ok(body) if promise.kind == Kind::Create => unlike_opened(&promise.answer, body),
             Ok(body) if promise.kind == Kind::SetAttributes => (promise.answer != **body).then_some(()),
-            // The file went elsewhere meanwhile, or there was no room: bytes that a write has said are there are not.
-            Ok(body) if promise.kind == Kind::WriteInline && !is_written(body) => {
-                let text = "a write that was promised was not done";
-                self.tell_broken(promise.inode, &Broken::Lost(Error::new(ErrorKind::Stale, text)));
-                return;
-            }
             Ok(_) => None,
             Err(_) if promise.kind == Kind::Close => {
                 // Its home may have it open still.
-                self.owe(Message::CloseOpened(promise.inode));
+                self.send_later(Message::CloseOpened(promise.inode));
                 None
             }
             Err(error) => {
-                self.tell_broken(promise.inode, &Broken::Lost((*error).clone()));
+                let lost = Broken::Lost { error: (*error).clone(), directory: promise.directory };
+                self.tell_broken(promise.inode, &lost);
                 return;
             }
         };
@@ -311,14 +330,18 @@ impl Client {
     }
 }
 
-fn promise<R: Request>(
-    kind: Kind,
-    (inode, makes): (InodeId, bool),
-    at: Timestamp,
-    request: &R,
-    answer: &R::Reply,
-) -> Promise {
-    Promise { kind, inode, makes, at, body: encode_body(request), answer: encode_body(answer), kept: None }
+fn promise<R: Request>(kind: Kind, inode: InodeId, at: Timestamp, request: &R, answer: &R::Reply) -> Promise {
+    Promise {
+        kind,
+        inode,
+        directory: None,
+        makes: false,
+        at,
+        body: encode_body(request),
+        answer: encode_body(answer),
+        kept: None,
+        number: 0,
+    }
 }
 
 /// The outcome of a message with a single change.
@@ -333,11 +356,6 @@ fn first_of(request: &Create, reply: ManyChanged) -> Result<(Opened, Option<Box<
 
 /// `Some` if a create was answered differently than predicted: another file was made, or less of it is
 /// leased.
-fn is_written(body: &[u8]) -> bool {
-    decode_body::<InlineWritten>(Kind::WriteInline, body)
-        .is_ok_and(|written| written.outcome == InlineOutcome::Written)
-}
-
 fn unlike_opened(predicted: &[u8], body: &[u8]) -> Option<()> {
     let decoded = |bytes| decode_body::<Opened>(Kind::Create, bytes).ok();
     let (predicted, done) = (decoded(predicted)?, decoded(body));

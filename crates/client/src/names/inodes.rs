@@ -18,7 +18,7 @@ use crate::coordination::locking::whole_unlock;
 use crate::names::gates::{GateState, Quiet};
 use crate::names::open_inode::{OpenInode, Size};
 use crate::names::rights::Rights;
-use crate::session::owed::{Acknowledged, Message};
+use crate::session::pending::{Acknowledged, Message};
 use crate::session::retry::{is_unacknowledged, is_unanswered};
 
 /// How long the drop of a file may wait for its home; after that the heartbeat thread tells it.
@@ -144,7 +144,7 @@ impl Client {
     /// The home is to be told of a close later, unless it is to be told now.
     fn owe_close_of(&self, gate: &GateState, inode: InodeId) {
         if gate.owes_close {
-            self.owe(Message::Close(inode));
+            self.send_later(Message::Close(inode));
         }
     }
 
@@ -255,7 +255,7 @@ impl Client {
     /// Leaves it to the outbox to tell the home when the inode was written.
     fn owe_times_of(&self, open: &OpenInode) {
         if !open.times_in_outbox.swap(true, Ordering::AcqRel) {
-            self.owe(Message::Times(open.inode));
+            self.send_later(Message::Times(open.inode));
         }
     }
 

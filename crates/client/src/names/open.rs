@@ -250,11 +250,16 @@ impl File {
         opened.map_err(|error| error.context(ShownPath(path)))
     }
 
-    pub(crate) fn create(raw: Raw<'_>, request: &Create) -> Result<(File, Opened)> {
+    pub(crate) fn create(
+        raw: Raw<'_>,
+        request: &Create,
+        is_free: Option<&dyn Fn() -> bool>,
+    ) -> Result<(File, Opened)> {
         let rights = Rights { read: request.read, write: request.write };
         let session = raw.pool.session()?;
         let quiet = session.inodes.quiet();
-        let behind = if raw.by_path.is_empty() { session.create_behind(request) } else { None };
+        let behind = is_free.filter(|_| raw.by_path.is_empty());
+        let behind = behind.and_then(|is_free| session.create_behind(request, is_free));
         match behind.unwrap_or_else(|| raw.open_by_entry(request.parent, &request.name, request)) {
             Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
                 File::open_elsewhere(raw, request.parent, &request.name, rights)

@@ -53,16 +53,22 @@ impl Raw<'_> {
         self.pool.session().ok()?.promised_attributes(inode)
     }
 
-    /// Sends what was promised in the slot of an inode, and waits until it is done.
-    pub fn keep_promises(self, inode: InodeId) -> Result<()> {
+    /// Sends what was promised in the slot of an inode so far, and waits until it is done.
+    ///
+    /// # Errors
+    /// Those of the home; `Lost`: some of it was refused.
+    pub fn sync(self, inode: InodeId) -> Result<()> {
         let session = self.pool.session()?;
-        session.keep_promises(inode.slot(), session.deadline())
+        session.sync_promises(inode.slot(), session.deadline())
     }
 
-    /// Sends all that was promised, and waits until it is done.
-    pub fn keep_all_promises(self) -> Result<()> {
+    /// Sends all that was promised so far, and waits until it is done.
+    ///
+    /// # Errors
+    /// The same, of any home.
+    pub fn sync_all(self) -> Result<()> {
         let session = self.pool.session()?;
-        session.keep_all_promises(session.deadline())
+        session.sync_all_promises(session.deadline())
     }
 
     /// Changes what is `Some`.
@@ -109,7 +115,13 @@ impl Raw<'_> {
     /// Creates a file and opens it; opens an existing one unless the request is exclusive. `Retry` when the
     /// name is being removed: repeated, the call creates it.
     pub fn create(self, request: &Create) -> Result<(File, Opened)> {
-        File::create(self, request)
+        File::create(self, request, None)
+    }
+
+    /// The same for a caller that may know that the name is free: `is_free` says so for the time when it is
+    /// called. Then the file may be made by a promise ([`crate::ConnectOptions::behind`]).
+    pub fn create_if_free(self, request: &Create, is_free: &dyn Fn() -> bool) -> Result<(File, Opened)> {
+        File::create(self, request, Some(is_free))
     }
 
     /// Opens the file that has a name. `Loop` for a symbolic link, which is not followed; `Retry` when the

@@ -22,6 +22,12 @@ pub(crate) struct Sessions {
     descriptors: Arc<Descriptors>,
 }
 
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.current().leave();
+    }
+}
+
 impl Sessions {
     /// With a first session that no server knows yet.
     pub(crate) fn new(settings: &Arc<Settings>, callbacks: &Arc<Callbacks>) -> Result<Sessions> {
@@ -47,6 +53,7 @@ impl Sessions {
         session.map()?;
         let old = std::mem::replace(&mut *self.current.write(), session);
         // Not under the lock: dropping it may send messages to servers.
+        old.leave();
         drop(old);
         Ok(true)
     }

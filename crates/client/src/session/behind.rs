@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, ServerId, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, Sequence, ServerId, Slot, limits};
 use ramlace_sync::{Condvar, Mutex};
 use ramlace_wire::delegation::{Change, ChangeMany, Changed, ManyChanged};
-use ramlace_wire::inline::Bytes;
+use ramlace_wire::inline::{Bytes, InlineOutcome, InlineWritten};
 use ramlace_wire::leases::DelegationRecall;
-use ramlace_wire::{Front, Kind, Shows};
+use ramlace_wire::{Front, Kind, Shows, decode_body};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
@@ -24,8 +24,8 @@ use crate::session::exchange::{AnyExchange, Exchange};
 use crate::session::heart::block_signals;
 use crate::session::judging::name_server;
 use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
-use crate::session::owed::Subject;
-use crate::session::promises::{AllPromises, Due, NotPromised, Promise, Version};
+use crate::session::pending::Subject;
+use crate::session::promises::{AllPromises, Due, NotPromised, Pending, Promise, Version};
 use crate::session::retry::OnRetry;
 
 /// How often a thread checks what is due while there may be promises.
@@ -36,6 +36,8 @@ const REST: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long one message may take.
 const SEND_MILLIS_MAX: u64 = 2_000;
+/// How long the end of a session waits for what is pending.
+const CLOSE_MILLIS_MAX: u64 = 2_000;
 
 /// The session's promises, for the threads that promise and those that send. None of its locks is held while
 /// another is taken, or while a message is under way.
@@ -140,6 +142,20 @@ impl Behind {
         begun.then_some(Direct { behind: self, slot, names })
     }
 
+    /// No pending promise will ever be done: `tell` is called for each.
+    fn break_all(&self, why: &Error, tell: impl Fn(&Kept<'_>)) {
+        let broken = self.with(|all| all.break_all(why));
+        self.changed.notify_all();
+        for promise in &broken {
+            tell(&Kept { promise, outcome: Err(why) });
+        }
+    }
+
+    /// What is pending in a slot now.
+    fn pending(&self, slot: Slot) -> Option<Pending> {
+        if self.is_idle() { None } else { self.with(|all| all.pending(slot)) }
+    }
+
     pub(crate) fn version(&self, slot: Slot) -> Option<Version> {
         if self.is_idle() { None } else { self.with(|all| all.version(slot)) }
     }
@@ -231,15 +247,30 @@ impl Session {
     pub(crate) fn begin_asking(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Asking<'_>> {
         let (behind, version) = (&self.behind, self.behind.with(|all| all.begin_asking(slot)));
         let asking = Asking { behind, slot, version, is_over: false };
-        self.keep_promises(slot, deadline)?;
+        // The end of a delegation that is on its way would end the one that this create is told of.
+        self.keep_promises_until(slot, deadline, |all| all.is_at_rest(slot))?;
         Ok(asking)
     }
 
-    /// Sends all promises, and waits until they are done.
+    /// Sends all that is pending now, and waits until it is done.
     ///
-    /// Errors: the first one; the other slots are tried all the same.
-    pub(crate) fn keep_all_promises(self: &Arc<Session>, deadline: Instant) -> Result<()> {
-        self.keep_promises_of(deadline, |_| true)
+    /// Errors: the first one; the other slots are tried all the same. `Lost`: some of it was refused.
+    pub(crate) fn sync_all_promises(self: &Arc<Session>, deadline: Instant) -> Result<()> {
+        let pending = self.behind.with(|all| all.with_pending());
+        let synced = pending.into_iter().map(|slot| self.sync_promises(slot, deadline));
+        synced.fold(Ok(()), Result::and)
+    }
+
+    /// Sends what is pending in a slot now, and waits until it is done.
+    ///
+    /// Errors: as for any request to the slot; the promises then stay pending. `Lost`: some of it was refused.
+    pub(crate) fn sync_promises(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
+        let Some(pending) = self.behind.pending(slot) else { return Ok(()) };
+        self.keep_these(slot, pending, deadline)?;
+        match self.behind.with(|all| all.loss_among(slot, pending).cloned()) {
+            Some(why) => Err(Error::new(ErrorKind::Lost, why.message())),
+            None => Ok(()),
+        }
     }
 
     /// The same for the slots of one server.
@@ -252,19 +283,36 @@ impl Session {
         if self.behind.is_idle() {
             return Ok(());
         }
-        let owing = self.behind.with(|all| all.owing());
-        let kept = owing.into_iter().filter(|slot| of(*slot)).map(|slot| self.keep_promises(slot, deadline));
+        let slots = self.behind.with(|all| all.with_pending());
+        let kept = slots.into_iter().filter(|slot| of(*slot)).map(|slot| self.keep_promises(slot, deadline));
         kept.fold(Ok(()), Result::and)
     }
 
-    /// Sends the promises of a slot, and waits until they are done.
+    /// Sends what is pending in a slot now, and waits until it is answered: what is promised meanwhile is not
+    /// waited for.
     ///
     /// Errors: as for any request to the slot; the promises then stay pending.
     pub(crate) fn keep_promises(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<()> {
+        match self.behind.pending(slot) {
+            Some(pending) => self.keep_these(slot, pending, deadline),
+            None => Ok(()),
+        }
+    }
+
+    fn keep_these(self: &Arc<Session>, slot: Slot, these: Pending, deadline: Instant) -> Result<()> {
+        self.keep_promises_until(slot, deadline, |all| !all.are_pending(slot, these))
+    }
+
+    fn keep_promises_until(
+        self: &Arc<Session>,
+        slot: Slot,
+        deadline: Instant,
+        is_done: impl Fn(&AllPromises) -> bool,
+    ) -> Result<()> {
         let behind = &self.behind;
         let mut backoff = Backoff::new(deadline);
         let refused = behind.refusals(slot);
-        while !behind.is_idle() && behind.with(|all| all.owes(slot)) {
+        while !behind.is_idle() && !behind.with(|all| is_done(all)) {
             let map = self.map()?;
             let server = self.server_of(&map, slot)?;
             match server.idle_line() {
@@ -277,7 +325,7 @@ impl Session {
                     behind.changed.notify_all();
                     match sent {
                         Ok(true) => {}
-                        Ok(false) => self.await_sent(slot, deadline, refused)?,
+                        Ok(false) => self.await_sent(slot, deadline, refused, &is_done)?,
                         Err(unanswered) => {
                             drop(line);
                             let judged =
@@ -286,7 +334,7 @@ impl Session {
                         }
                     }
                 }
-                _ => self.await_sent(slot, deadline, refused)?,
+                _ => self.await_sent(slot, deadline, refused, &is_done)?,
             }
         }
         Ok(())
@@ -295,12 +343,18 @@ impl Session {
     /// Waits until another thread has sent something.
     ///
     /// Errors: that its server refuses connections; `TimedOut`.
-    fn await_sent(&self, slot: Slot, deadline: Instant, refused: u64) -> Result<()> {
+    fn await_sent(
+        &self,
+        slot: Slot,
+        deadline: Instant,
+        refused: u64,
+        is_done: &impl Fn(&AllPromises) -> bool,
+    ) -> Result<()> {
         let behind = &self.behind;
         let now = Instant::now();
         let why = behind.refusal_since(slot, refused);
         let mut all = behind.all.lock();
-        if !all.owes(slot) {
+        if is_done(&all) {
             return Ok(());
         }
         if let Some(why) = why {
@@ -324,7 +378,7 @@ impl Session {
         until: Instant,
         exchange: impl FnOnce(&ChangeMany, Instant) -> std::result::Result<ManyChanged, Unanswered>,
     ) -> std::result::Result<bool, Unanswered> {
-        self.tell(Subject::CancelledChanges(slot), until).map_err(Unanswered::lost)?;
+        self.send_pending(Subject::CancelledChanges(slot), until).map_err(Unanswered::lost)?;
         let Some(request) = self.next_message(slot) else { return Ok(false) };
         let ManyChanged { changed, .. } = exchange(&request, until)?;
         self.take_in(slot, &changed);
@@ -354,6 +408,7 @@ impl Session {
                 changes,
                 wanted_for: None,
                 gives_back: false,
+                acknowledged_below: Sequence(0),
             })
         })
     }
@@ -362,36 +417,56 @@ impl Session {
         let is_lost = |changed: &Changed| {
             changed.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Stale.number())
         };
-        let done = self.behind.with(|all| {
+        // A thread that waits for a promise must not find it answered before it finds it lost.
+        let (done, outcomes) = self.behind.with(|all| {
             if changed.iter().any(is_lost) {
                 all.is_lost(slot);
             }
-            all.answered(slot, changed.len())
+            let done = all.answered(slot, changed.len());
+            let outcomes: Vec<_> = done.iter().zip(changed).map(outcome_of).collect();
+            for (promise, outcome) in done.iter().zip(&outcomes) {
+                // A file that could not be closed is closed in the end.
+                if let Err(why) = outcome
+                    && promise.kind != Kind::Close
+                {
+                    all.note_loss(slot, promise.number, why);
+                }
+            }
+            (done, outcomes)
         });
         let above = self.above();
-        for (promise, changed) in done.iter().zip(changed) {
+        for (promise, outcome) in done.iter().zip(&outcomes) {
             if let Some(kept) = promise.kept {
                 self.sequences.release(kept);
             }
-            let error = changed.error.clone().map(ramlace_wire::ErrorBody::into_error);
-            let outcome = match &error {
-                None => Ok(&changed.body.0[..]),
-                Some(error) => Err(error),
-            };
             if let Some(above) = &above {
-                above.is_kept(&Kept { promise, outcome });
+                above.is_kept(&Kept { promise, outcome: outcome.as_ref().copied() });
             }
         }
     }
 
     /// The session is over, and its promises are lost.
     fn break_promises(&self, why: &Error) {
-        let broken = self.behind.with(AllPromises::break_all);
-        self.behind.changed.notify_all();
-        let Some(above) = self.above() else { return };
-        for promise in &broken {
-            above.is_kept(&Kept { promise, outcome: Err(why) });
+        let above = self.above();
+        self.behind.break_all(why, |kept| {
+            if let Some(above) = &above {
+                above.is_kept(kept);
+            }
+        });
+    }
+
+    /// The session is about to be left: sends what is pending, if it has not ended. What could not be sent is
+    /// lost, and `tell` is called for it.
+    pub(crate) fn leave_no_promises(self: &Arc<Session>, tell: impl Fn(&Kept<'_>)) {
+        if self.behind.is_idle() {
+            return;
         }
+        let sent = match self.ended.get() {
+            Some(why) => Err(why.clone()),
+            None => self.sync_all_promises(Instant::now() + Duration::from_millis(CLOSE_MILLIS_MAX)),
+        };
+        let why = sent.err().unwrap_or_else(|| Error::new(ErrorKind::Stale, "its session has been left"));
+        self.behind.break_all(&why, tell);
     }
 
     fn ask_many(
@@ -441,6 +516,22 @@ impl Session {
     }
 }
 
+/// The body of the reply to a promise, or why it is lost.
+fn outcome_of<'a>((promise, changed): (&Promise, &'a Changed)) -> Result<&'a [u8]> {
+    if let Some(error) = &changed.error {
+        return Err(error.clone().into_error());
+    }
+    let body = &changed.body.0[..];
+    // The file went elsewhere meanwhile, or there was no room.
+    let is_written = |written: InlineWritten| written.outcome == InlineOutcome::Written;
+    match promise.kind {
+        Kind::WriteInline if !decode_body(Kind::WriteInline, body).is_ok_and(is_written) => {
+            Err(Error::new(ErrorKind::Stale, "a write that was promised was not done"))
+        }
+        _ => Ok(body),
+    }
+}
+
 /// Holds the session only while it sends.
 struct Sender {
     behind: Arc<Behind>,
@@ -463,7 +554,7 @@ impl Sender {
         let done = match due {
             None => {
                 // A slot may have moved to another server by now.
-                for slot in self.behind.with(|all| all.owing()) {
+                for slot in self.behind.with(|all| all.with_pending()) {
                     let _ = session.start_sender(slot);
                 }
                 // The thread to be notified may be the last to hold it.
@@ -481,6 +572,8 @@ impl Sender {
                 ErrorKind::Redirect(Redirect::Moved) => {
                     let _ = session.refresh_map(Instant::now() + Duration::from_millis(SEND_MILLIS_MAX));
                 }
+                // The server keeps too many answers of this session: those of slots that are given back go.
+                ErrorKind::TooMany => self.behind.with(|all| all.rest(Instant::now())),
                 _ => {}
             }
             drop(session);
@@ -519,13 +612,22 @@ impl Sender {
         if !behind.with(|all| all.begin_giving_back(slot, number)) {
             return Ok(());
         }
-        let request =
-            ChangeMany { delegation: number, changes: Vec::new(), wanted_for: None, gives_back: true };
+        // Nothing is promised there until this has ended, so nothing is pending that this would leave out.
+        let request = ChangeMany {
+            delegation: number,
+            changes: Vec::new(),
+            wanted_for: None,
+            gives_back: true,
+            acknowledged_below: session.sequences.acknowledged_below(slot),
+        };
         let until = Instant::now() + Duration::from_millis(SEND_MILLIS_MAX);
         let given = self.exchange(session, slot, &request, until);
         match given {
             Ok(_) => {
                 behind.with(|all| all.is_over(slot, number));
+                if let Some(above) = session.above() {
+                    above.is_given_back(slot);
+                }
                 Ok(())
             }
             Err(error) => {

@@ -82,7 +82,7 @@ impl Heart {
                 beat_at = now + Duration::from_millis(limits::HEARTBEAT_MILLIS);
             }
             if session.outbox.wake_at().is_some_and(|tell_at| now >= tell_at) {
-                session.tell_due(beat_at.max(Instant::now() + TELL));
+                session.send_due(beat_at.max(Instant::now() + TELL));
             }
             tell_at = session.outbox.wake_at();
         }

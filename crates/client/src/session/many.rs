@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{Error, ErrorKind, Result, Slot, Timestamp};
+use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, Timestamp};
 use ramlace_wire::delegation::{Change, ChangeMany, Changed};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::{Request, decode_reply, encode_body};
@@ -89,7 +89,13 @@ impl Session {
     ) -> Result<Vec<Changed>> {
         let changes =
             requests.iter().zip(tickets).map(|(request, ticket)| one_of_many(request, ticket)).collect();
-        let many = ChangeMany { delegation: 0, changes, wanted_for: None, gives_back: false };
+        let many = ChangeMany {
+            delegation: 0,
+            changes,
+            wanted_for: None,
+            gives_back: false,
+            acknowledged_below: Sequence(0),
+        };
         let call = Call { repeated: Some(lost), ..Call::of_slot(slot, deadline) };
         let changed = self.call(&many, &call, |_, received| reply_without_data(received))?.changed;
         if changed.is_empty() {

@@ -14,7 +14,7 @@ use ramlace_wire::{Kind, Shows};
 
 use crate::callbacks::Doubt;
 use crate::session::Session;
-use crate::session::owed::{Acknowledged, Message, Subject};
+use crate::session::pending::{Acknowledged, Message, Subject};
 use crate::session::retry::{is_in_doubt, is_unacknowledged};
 use crate::session::sequences::{Kept, Ticket};
 
@@ -33,7 +33,7 @@ impl Session {
             self.doubts(ticket.slot(), Doubt::Begins);
             let kept = ticket.keep();
             // A change beyond the limit stays open, and in doubt, until the session ends.
-            if !self.owe(Message::CancelChange(kept)) {
+            if !self.send_later(Message::CancelChange(kept)) {
                 self.sequences.release(kept);
             }
         }
@@ -48,7 +48,7 @@ impl Session {
 
     /// The number of a mutation in `slot`, once the slot knows of everything that was abandoned there.
     pub(crate) fn ticket(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
-        self.tell(Subject::CancelledChanges(slot), deadline)?;
+        self.send_pending(Subject::CancelledChanges(slot), deadline)?;
         self.sequences.take(slot, deadline)
     }
 
@@ -59,7 +59,7 @@ impl Session {
         slot: Slot,
         deadline: Instant,
     ) -> Result<Option<Ticket<'_>>> {
-        self.tell(Subject::CancelledChanges(slot), deadline)?;
+        self.send_pending(Subject::CancelledChanges(slot), deadline)?;
         Ok(self.sequences.try_take(slot))
     }
 
@@ -73,7 +73,7 @@ impl Session {
         let ticket = self.sequences.take_beyond(kept.slot);
         let request = CancelChange { sequence: kept.sequence };
         match self.change_with(&ticket, &[], kept.slot, &request, deadline) {
-            Ok(ChangeCancelled { opened: Some(inode) }) => _ = self.owe(Message::CloseOpened(inode)),
+            Ok(ChangeCancelled { opened: Some(inode) }) => _ = self.send_later(Message::CloseOpened(inode)),
             Err(error) if is_unacknowledged(&error) => return Err(error),
             // A slot that refuses does not know the change any more.
             Ok(ChangeCancelled { opened: None }) | Err(_) => {}

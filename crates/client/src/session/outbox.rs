@@ -1,4 +1,4 @@
-//! The outbox of a session ([`crate::session::owed`]), shared by the threads that add messages and those that
+//! The outbox of a session ([`crate::session::pending`]), shared by the threads that add messages and those that
 //! send them.
 
 use std::collections::HashMap;
@@ -9,15 +9,15 @@ use std::time::Instant;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_sync::{Condvar, Mutex};
 
-use crate::session::owed::{Home, Message, Owed, Owes, Subject, TakenUp};
+use crate::session::pending::{Added, Home, Message, PendingMessages, Subject, TakenUp};
 
 #[derive(Default)]
 struct State {
-    owed: Owed,
-    telling: HashMap<Subject, Arc<Telling>>,
+    pending: PendingMessages,
+    under_way: HashMap<Subject, Arc<SharedOutcome>>,
 }
 
-/// A session's pending messages. Its lock and that of a [`Telling`] are never held together, and no message
+/// A session's pending messages. Its lock and that of a [`SharedOutcome`] are never held together, and no message
 /// is sent under either.
 #[derive(Default)]
 pub(crate) struct Outbox {
@@ -28,25 +28,25 @@ pub(crate) struct Outbox {
 
 /// A thread is sending the messages about a subject.
 #[derive(Default)]
-pub(crate) struct Telling {
+pub(crate) struct SharedOutcome {
     /// `None` inside: others are to try themselves.
     outcome: Mutex<Option<Option<Result<()>>>>,
     over: Condvar,
 }
 
 /// The thread that sends.
-pub(crate) enum Teller<'a> {
+pub(crate) enum SentBy<'a> {
     /// The caller, which then reports the outcome.
     Me(Sending<'a>),
     /// Another thread.
-    Another(Arc<Telling>),
+    Another(Arc<SharedOutcome>),
 }
 
 /// A subject that this thread has taken up; when dropped, it puts the subject down and reports the outcome.
 pub(crate) struct Sending<'a> {
     outbox: &'a Outbox,
     subject: Subject,
-    telling: Arc<Telling>,
+    shared: Arc<SharedOutcome>,
     unacknowledged: bool,
     outcome: Option<Result<()>>,
 }
@@ -59,27 +59,27 @@ impl Outbox {
 
     /// The number of them for each home.
     pub(crate) fn by_home(&self) -> HashMap<Home, usize> {
-        if self.count() == 0 { HashMap::new() } else { self.with(|state| state.owed.by_home()) }
+        if self.count() == 0 { HashMap::new() } else { self.with(|state| state.pending.by_home()) }
     }
 
-    pub(crate) fn owe(&self, message: Message, now: Instant) -> Owes {
-        self.with(|state| state.owed.owe(message, now))
+    pub(crate) fn add(&self, message: Message, now: Instant) -> Added {
+        self.with(|state| state.pending.add(message, now))
     }
 
     /// When the next message is due.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
-        if self.count() == 0 { None } else { self.with(|state| state.owed.wake_at()) }
+        if self.count() == 0 { None } else { self.with(|state| state.pending.wake_at()) }
     }
 
     /// Servers have shown signs of life.
     pub(crate) fn note_signs_of_life(&self, now: Instant) {
         if self.count() > 0 {
-            self.with(|state| state.owed.note_signs_of_life(now));
+            self.with(|state| state.pending.note_signs_of_life(now));
         }
     }
 
     pub(crate) fn begin_round(&self) -> u64 {
-        self.with(|state| state.owed.begin_round())
+        self.with(|state| state.pending.begin_round())
     }
 
     /// Takes up the subject that is due next in a round.
@@ -89,27 +89,27 @@ impl Outbox {
         now: Instant,
         silent: impl Fn(Home) -> bool,
     ) -> Option<Sending<'_>> {
-        let (subject, telling) = self.with(|state| {
-            let subject = state.owed.take_up_next(round, now, silent)?;
-            Some((subject, state.begin_telling(subject)))
+        let (subject, shared) = self.with(|state| {
+            let subject = state.pending.take_up_next(round, now, silent)?;
+            Some((subject, state.begin_sending(subject)))
         })?;
-        Some(Sending { outbox: self, subject, telling, unacknowledged: false, outcome: None })
+        Some(Sending { outbox: self, subject, shared, unacknowledged: false, outcome: None })
     }
 
     /// The thread that sends the messages about a subject; `None`: there are none.
-    pub(crate) fn teller(&self, subject: Subject) -> Option<Teller<'_>> {
+    pub(crate) fn sent_by(&self, subject: Subject) -> Option<SentBy<'_>> {
         if self.count() == 0 {
             return None;
         }
-        self.with(|state| match state.owed.take_up(subject) {
+        self.with(|state| match state.pending.take_up(subject) {
             TakenUp::Nothing => None,
-            TakenUp::ByAnother => Some(Teller::Another(state.telling.get(&subject)?.clone())),
+            TakenUp::ByAnother => Some(SentBy::Another(state.under_way.get(&subject)?.clone())),
             TakenUp::ByCaller => {
-                let telling = state.begin_telling(subject);
-                Some(Teller::Me(Sending {
+                let shared = state.begin_sending(subject);
+                Some(SentBy::Me(Sending {
                     outbox: self,
                     subject,
-                    telling,
+                    shared,
                     unacknowledged: false,
                     outcome: None,
                 }))
@@ -120,28 +120,28 @@ impl Outbox {
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         let done = work(&mut state);
-        self.count.store(state.owed.count(), Ordering::Release);
+        self.count.store(state.pending.count(), Ordering::Release);
         done
     }
 }
 
 impl State {
-    fn begin_telling(&mut self, subject: Subject) -> Arc<Telling> {
-        let telling = Arc::<Telling>::default();
-        self.telling.insert(subject, telling.clone());
-        telling
+    fn begin_sending(&mut self, subject: Subject) -> Arc<SharedOutcome> {
+        let shared = Arc::<SharedOutcome>::default();
+        self.under_way.insert(subject, shared.clone());
+        shared
     }
 }
 
 impl Sending<'_> {
     /// The next message to send. With `round`: only if it was added before that round.
     pub(crate) fn message(&self, round: Option<u64>) -> Option<Message> {
-        self.outbox.with(|state| state.owed.next_of(self.subject, round))
+        self.outbox.with(|state| state.pending.next_of(self.subject, round))
     }
 
     /// That message was acknowledged, or is void.
     pub(crate) fn acknowledged(&self) {
-        self.outbox.with(|state| state.owed.acknowledged(self.subject));
+        self.outbox.with(|state| state.pending.acknowledged(self.subject));
     }
 
     /// Reports the final outcome. `shared`: waiting threads get it too.
@@ -154,15 +154,15 @@ impl Sending<'_> {
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
         self.outbox.with(|state| {
-            state.telling.remove(&self.subject);
-            state.owed.put_down(self.subject, self.unacknowledged, Instant::now());
+            state.under_way.remove(&self.subject);
+            state.pending.put_down(self.subject, self.unacknowledged, Instant::now());
         });
-        *self.telling.outcome.lock() = Some(self.outcome.take());
-        self.telling.over.notify_all();
+        *self.shared.outcome.lock() = Some(self.outcome.take());
+        self.shared.over.notify_all();
     }
 }
 
-impl Telling {
+impl SharedOutcome {
     /// Waits for the outcome; `None`: the caller is to try itself.
     pub(crate) fn wait(&self, home: Home, deadline: Instant) -> Option<Result<()>> {
         let mut outcome = self.outcome.lock();
@@ -189,47 +189,47 @@ mod tests {
     use super::*;
     use crate::session::sequences::Kept;
 
-    fn owing(slots: [u16; 2]) -> (Outbox, [Subject; 2]) {
+    fn outbox_of(slots: [u16; 2]) -> (Outbox, [Subject; 2]) {
         let outbox = Outbox::default();
         for slot in slots {
             outbox
-                .owe(Message::CancelChange(Kept { slot: Slot(slot), sequence: Sequence(1) }), Instant::now());
+                .add(Message::CancelChange(Kept { slot: Slot(slot), sequence: Sequence(1) }), Instant::now());
         }
         (outbox, slots.map(|slot| Subject::CancelledChanges(Slot(slot))))
     }
 
-    fn mine(teller: Option<Teller<'_>>) -> Sending<'_> {
-        let Some(Teller::Me(sending)) = teller else { panic!("it is for nobody, or sending already") };
+    fn mine(by: Option<SentBy<'_>>) -> Sending<'_> {
+        let Some(SentBy::Me(sending)) = by else { panic!("it is for nobody, or sending already") };
         sending
     }
 
-    fn another(teller: Option<Teller<'_>>) -> Arc<Telling> {
-        let Some(Teller::Another(telling)) = teller else { panic!("nobody tells it") };
-        telling
+    fn another(by: Option<SentBy<'_>>) -> Arc<SharedOutcome> {
+        let Some(SentBy::Another(shared)) = by else { panic!("nobody sends it") };
+        shared
     }
 
     // SEMANTICS 138.4
     #[test]
     fn one_thread_tells_a_slot_and_nobody_waits_for_another_slot() {
-        let (outbox, [first, second]) = owing([1, 2]);
-        let sending = mine(outbox.teller(first));
-        mine(outbox.teller(second));
-        let waits = another(outbox.teller(first));
+        let (outbox, [first, second]) = outbox_of([1, 2]);
+        let sending = mine(outbox.sent_by(first));
+        mine(outbox.sent_by(second));
+        let waits = another(outbox.sent_by(first));
         let late = waits.wait(first.home(), Instant::now()).unwrap().unwrap_err();
         assert_eq!(late.kind(), ErrorKind::TimedOut);
         sending.end(&Err(Error::new(ErrorKind::HostDown, "it says nothing")), true);
         let soon = Instant::now() + Duration::from_secs(10);
         assert_eq!(waits.wait(first.home(), soon).unwrap().unwrap_err().kind(), ErrorKind::HostDown);
-        let sending = mine(outbox.teller(first));
-        let waits = another(outbox.teller(first));
+        let sending = mine(outbox.sent_by(first));
+        let waits = another(outbox.sent_by(first));
         sending.end(&Err(Error::new(ErrorKind::TimedOut, "it had a second")), false);
         assert!(waits.wait(first.home(), soon).is_none(), "others have more time, perhaps");
-        let sending = mine(outbox.teller(first));
+        let sending = mine(outbox.sent_by(first));
         assert!(sending.message(None).is_some());
         sending.acknowledged();
         assert_eq!(sending.message(None), None);
         sending.end(&Ok(()), true);
-        assert!(outbox.teller(first).is_none());
+        assert!(outbox.sent_by(first).is_none());
         assert_eq!(outbox.count(), 1);
     }
 }

@@ -11,7 +11,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{InodeId, Slot, Timestamp, limits};
+use ramlace_base::{Error, InodeId, Slot, Timestamp, limits};
 use ramlace_wire::Kind;
 use ramlace_wire::leases::DelegationRecall;
 
@@ -28,6 +28,8 @@ pub struct Promise {
     pub kind: Kind,
     /// The inode that it makes or changes.
     pub inode: InodeId,
+    /// The directory in which it makes a file.
+    pub directory: Option<InodeId>,
     /// It creates the inode.
     pub makes: bool,
     /// When it was promised.
@@ -38,6 +40,22 @@ pub struct Promise {
     pub answer: Vec<u8>,
     /// Its sequence number, once it was sent.
     pub kept: Option<Kept>,
+    /// Its number among all promises, once it is one.
+    pub number: u64,
+}
+
+/// The numbers of promises that were pending in a slot at some time: from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    first: u64,
+    last: u64,
+}
+
+/// Promises that were refused one after the other, and why the last one was.
+#[derive(Debug)]
+struct Loss {
+    refused: Pending,
+    why: Error,
 }
 
 /// The state of one slot.
@@ -87,7 +105,10 @@ pub enum Due {
 #[derive(Debug, Default)]
 pub struct AllPromises {
     slots: BTreeMap<Slot, Promises>,
+    /// The last loss of each slot.
+    losses: BTreeMap<Slot, Loss>,
     last_version: u64,
+    last_promise: u64,
 }
 
 impl AllPromises {
@@ -152,9 +173,10 @@ impl AllPromises {
         &mut self,
         slot: Slot,
         version: Version,
-        promise: Promise,
+        mut promise: Promise,
         now: Instant,
     ) -> Result<(), NotPromised> {
+        let number = self.last_promise + 1;
         let promises = self.slots.get_mut(&slot).ok_or(NotPromised)?;
         let may = promises.delegation.is_some()
             && promises.version.names == version.names
@@ -173,13 +195,40 @@ impl AllPromises {
         promises.bytes = bytes;
         promises.oldest.get_or_insert(now);
         promises.used = Some(now);
+        promise.number = number;
         promises.waiting.push_back(promise);
+        self.last_promise = number;
         Ok(())
     }
 
-    /// Whether a slot has promises that are not sent, or not answered.
-    pub fn owes(&self, slot: Slot) -> bool {
-        self.slots.get(&slot).is_some_and(|promises| promises.sending || !promises.waiting.is_empty())
+    /// Whether a slot is at rest: nothing is pending, and nothing is being sent.
+    pub fn is_at_rest(&self, slot: Slot) -> bool {
+        self.slots.get(&slot).is_none_or(|promises| !promises.sending && promises.waiting.is_empty())
+    }
+
+    /// What is pending in a slot now.
+    pub fn pending(&self, slot: Slot) -> Option<Pending> {
+        let waiting = &self.slots.get(&slot)?.waiting;
+        Some(Pending { first: waiting.front()?.number, last: waiting.back()?.number })
+    }
+
+    /// Whether any of these are pending still.
+    pub fn are_pending(&self, slot: Slot, these: Pending) -> bool {
+        let front = self.slots.get(&slot).and_then(|promises| promises.waiting.front());
+        front.is_some_and(|promise| promise.number <= these.last)
+    }
+
+    /// A promise was refused.
+    pub fn note_loss(&mut self, slot: Slot, number: u64, why: &Error) {
+        let last = self.losses.remove(&slot).map(|loss| loss.refused);
+        let first = last.filter(|refused| refused.last + 1 == number).map_or(number, |refused| refused.first);
+        self.losses.insert(slot, Loss { refused: Pending { first, last: number }, why: why.clone() });
+    }
+
+    /// Why one of these was refused, if one was.
+    pub fn loss_among(&self, slot: Slot, these: Pending) -> Option<&Error> {
+        let loss = self.losses.get(&slot)?;
+        (loss.refused.first <= these.last && these.first <= loss.refused.last).then_some(&loss.why)
     }
 
     /// Whether the pending promises of a slot take half of what one message holds.
@@ -191,7 +240,7 @@ impl AllPromises {
     }
 
     /// Slots that have pending promises.
-    pub fn owing(&self) -> Vec<Slot> {
+    pub fn with_pending(&self) -> Vec<Slot> {
         self.slots
             .iter()
             .filter(|(_, promises)| !promises.waiting.is_empty())
@@ -256,21 +305,24 @@ impl AllPromises {
         }
     }
 
-    /// What is due in the slots of a server.
+    /// What is due in the slots of a server; first in those for which another session waits.
     pub fn due(&self, now: Instant, is_of_server: impl Fn(Slot) -> bool) -> Option<(Slot, Due)> {
-        self.slots.iter().filter(|(slot, promises)| !promises.sending && is_of_server(**slot)).find_map(
-            |(slot, promises)| {
-                let is_old =
-                    promises.oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) >= AGE_MAX);
-                if !promises.waiting.is_empty() && (is_old || promises.wanted) {
-                    return Some((*slot, Due::Send));
-                }
-                let number = promises.delegation.filter(|_| promises.waiting.is_empty())?;
-                let is_idle = promises.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE);
-                let is_quiet = promises.direct + promises.direct_of_files == 0;
-                (promises.wanted || (is_idle && is_quiet)).then_some((*slot, Due::GiveBack(number)))
-            },
-        )
+        let mut found = None;
+        let free = |(slot, promises): &(&Slot, &Promises)| !promises.sending && is_of_server(**slot);
+        for (slot, promises) in self.slots.iter().filter(free) {
+            match promises.due(now) {
+                Some(due) if promises.wanted => return Some((*slot, due)),
+                due => found = found.or_else(|| Some((*slot, due?))),
+            }
+        }
+        found
+    }
+
+    /// Slots in which nothing is pending are to be given back at once: their server keeps too many answers.
+    pub fn rest(&mut self, now: Instant) {
+        for promises in self.slots.values_mut().filter(|promises| promises.waiting.is_empty()) {
+            promises.used = promises.used.and(now.checked_sub(IDLE));
+        }
     }
 
     /// Begins to send a slot's promises; false: there are none, or another thread does.
@@ -346,8 +398,16 @@ impl AllPromises {
     }
 
     /// No pending promise will ever be done.
-    pub fn break_all(&mut self) -> Vec<Promise> {
-        std::mem::take(&mut self.slots).into_values().flat_map(|promises| promises.waiting).collect()
+    pub fn break_all(&mut self, why: &Error) -> Vec<Promise> {
+        let slots = std::mem::take(&mut self.slots);
+        let mut broken = Vec::new();
+        for (slot, promises) in slots {
+            for promise in &promises.waiting {
+                self.note_loss(slot, promise.number, why);
+            }
+            broken.extend(promises.waiting);
+        }
+        broken
     }
 
     fn forget_if_over(&mut self, slot: Slot) {
@@ -363,154 +423,19 @@ impl AllPromises {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SLOT: Slot = Slot(3);
-
-    fn change(counter: u64) -> Promise {
-        let inode = InodeId::new(SLOT, counter);
-        let at = Timestamp { nanos: 1 };
-        Promise {
-            kind: Kind::Create,
-            inode,
-            makes: true,
-            at,
-            body: vec![0; 100],
-            answer: Vec::new(),
-            kept: None,
+impl Promises {
+    fn due(&self, now: Instant) -> Option<Due> {
+        let is_old = self.oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) >= AGE_MAX);
+        if !self.waiting.is_empty() {
+            return (is_old || self.wanted).then_some(Due::Send);
         }
-    }
-
-    fn held(now: Instant) -> (AllPromises, Version) {
-        let mut all = AllPromises::default();
-        let version = all.begin_asking(SLOT);
-        assert_eq!(all.end_asking(SLOT, version, Some(7), now), version);
-        (all, version.unwrap())
-    }
-
-    // SEMANTICS 142.1
-    #[test]
-    fn what_is_promised_is_sent_in_its_order_and_once_it_is_old() {
-        let now = Instant::now();
-        let (mut all, version) = held(now);
-        for counter in 1..=3 {
-            all.promise(SLOT, version, change(counter), now).unwrap();
-        }
-        assert_eq!(all.due(now + AGE_MAX / 2, |_| true), None);
-        assert_eq!(all.due(now + AGE_MAX, |_| false), None, "another server's");
-        assert_eq!(all.due(now + AGE_MAX, |_| true), Some((SLOT, Due::Send)));
-        assert!(all.begin_sending(SLOT));
-        let (number, waiting) = all.sent_now(SLOT).unwrap();
-        assert_eq!((number, waiting.len()), (7, 3));
-        assert!(!all.begin_sending(SLOT), "one thread at a time keeps their order");
-        all.promise(SLOT, version, change(4), now).unwrap();
-        let done = all.answered(SLOT, 2);
-        assert_eq!(done.iter().map(|promise| promise.inode.counter()).collect::<Vec<_>>(), [1, 2]);
-        all.end_sending(SLOT, now);
-        assert!(all.owes(SLOT));
-        assert_eq!(all.sent_now(SLOT).unwrap().1[0].inode.counter(), 3);
-    }
-
-    // SEMANTICS 142.2
-    #[test]
-    fn nothing_is_promised_beside_a_change_that_began_before_the_slot_was_asked_for() {
-        let now = Instant::now();
-        let mut all = AllPromises::default();
-        assert!(!all.begin_direct(SLOT, false), "of a file: it makes no inode");
-        assert!(all.begin_direct(SLOT, true));
-        let asked = all.begin_asking(SLOT);
-        assert_eq!(asked, None, "it may be done after this create, and take the next number");
-        assert_eq!(all.end_asking(SLOT, asked, Some(7), now), None);
-        let version = all.version(SLOT).unwrap();
-        assert_eq!(all.promise(SLOT, version, change(1), now), Err(NotPromised));
-        all.end_direct(SLOT, true);
-        all.promise(SLOT, version, change(1), now).unwrap();
-        let mut all = AllPromises::default();
-        all.begin_direct(SLOT, true);
-        all.end_direct(SLOT, true);
-        assert_eq!(all.count(), 0, "it is forgotten");
-    }
-
-    // SEMANTICS 142.2
-    #[test]
-    fn nothing_is_promised_by_what_is_not_known_any_more() {
-        let now = Instant::now();
-        let (mut all, version) = held(now);
-        assert!(all.begin_direct(SLOT, true));
-        assert_eq!(all.promise(SLOT, version, change(1), now), Err(NotPromised));
-        all.end_direct(SLOT, true);
-        assert_eq!(
-            all.promise(SLOT, version, change(1), now),
-            Err(NotPromised),
-            "the change may have made it"
-        );
-        let version = all.begin_asking(SLOT).unwrap();
-        assert_eq!(all.promise(SLOT, version, change(1), now), Err(NotPromised), "it makes an inode");
-        assert_eq!(all.end_asking(SLOT, Some(version), Some(7), now), Some(version));
-        assert!(all.promise(SLOT, version, change(1), now).is_ok());
-        // A delegation that began while it was requested.
-        let asked_in = all.begin_asking(SLOT);
-        all.begin_direct(SLOT, true);
-        all.end_direct(SLOT, true);
-        assert_eq!(all.end_asking(SLOT, asked_in, Some(7), now), None);
-    }
-
-    // SEMANTICS 142.2
-    #[test]
-    fn an_answer_is_not_known_if_another_change_was_under_way_when_it_was_asked_for() {
-        let now = Instant::now();
-        let (mut all, _) = held(now);
-        // The slot may do the second first and the first last, whose answer may arrive first.
-        let (first, second) = (all.begin_asking(SLOT), all.begin_asking(SLOT));
-        assert_eq!(all.end_asking(SLOT, first, Some(7), now), None, "the second began meanwhile");
-        assert_eq!(all.end_asking(SLOT, second, Some(7), now), None, "the first was under way");
-        all.begin_direct(SLOT, true);
-        let third = all.begin_asking(SLOT);
-        all.end_direct(SLOT, true);
-        assert_eq!(all.end_asking(SLOT, third, Some(7), now), None, "that change may make an inode");
-        let alone = all.begin_asking(SLOT);
-        assert!(alone.is_some());
-        assert_eq!(all.end_asking(SLOT, alone, Some(7), now), alone);
-    }
-
-    // SEMANTICS 142.3
-    #[test]
-    fn a_slot_that_is_wanted_is_given_back_once_nothing_is_owed_there() {
-        let now = Instant::now();
-        let (mut all, version) = held(now);
-        all.promise(SLOT, version, change(1), now).unwrap();
-        all.want_back(&[DelegationRecall { slot: SLOT, number: 7 }]);
-        assert_eq!(all.promise(SLOT, version, change(2), now), Err(NotPromised));
-        assert_eq!(all.due(now, |_| true), Some((SLOT, Due::Send)), "at once");
-        assert!(!all.begin_giving_back(SLOT, 7));
-        assert!(all.begin_sending(SLOT));
-        assert_eq!(all.due(now, |_| true), None);
-        all.answered(SLOT, 1);
-        all.end_sending(SLOT, now);
-        assert_eq!(all.due(now, |_| true), Some((SLOT, Due::GiveBack(7))));
-        assert!(all.begin_giving_back(SLOT, 7));
-        all.is_over(SLOT, 7);
-        assert_eq!(all.count(), 0);
-    }
-
-    #[test]
-    fn a_slot_that_is_not_used_is_given_back_and_a_full_one_is_sent_first() {
-        let now = Instant::now();
-        let (mut all, version) = held(now);
-        for counter in 0..limits::CHANGES_PER_MESSAGE_MAX as u64 {
-            all.promise(SLOT, version, change(counter), now).unwrap();
-        }
-        assert_eq!(all.promise(SLOT, version, change(0), now), Err(NotPromised));
-        assert!(all.begin_sending(SLOT));
-        all.answered(SLOT, usize::MAX);
-        all.end_sending(SLOT, now);
-        assert_eq!(all.due(now + IDLE / 2, |_| true), None);
-        assert_eq!(all.due(now + IDLE, |_| true), Some((SLOT, Due::GiveBack(7))));
-        all.promise(SLOT, version, change(1), now + IDLE).unwrap();
-        assert!(!all.begin_giving_back(SLOT, 7), "it is used again");
-        let broken = all.break_all();
-        assert_eq!((broken.len(), all.count()), (1, 0));
+        let number = self.delegation?;
+        let is_idle = self.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE);
+        let is_quiet = self.direct + self.direct_of_files == 0;
+        (self.wanted || (is_idle && is_quiet)).then_some(Due::GiveBack(number))
     }
 }
+
+#[cfg(test)]
+#[path = "promises_tests.rs"]
+mod tests;

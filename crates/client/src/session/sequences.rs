@@ -107,6 +107,13 @@ impl Sequences {
         self.lock().outstanding(kept.slot, kept.sequence.0)
     }
 
+    /// All mutations of the slot below this number have been answered, and no more of them will be sent.
+    pub fn acknowledged_below(&self, slot: Slot) -> Sequence {
+        let waiting = self.lock();
+        let oldest = waiting.slots.get(&slot).and_then(|waiting| waiting.first());
+        Sequence(oldest.copied().unwrap_or(waiting.last + 1))
+    }
+
     /// A mutation that was kept is over.
     pub fn release(&self, kept: Kept) {
         drop(Ticket { sequences: self, slot: kept.slot, sequence: kept.sequence.0 });
@@ -172,8 +179,13 @@ mod tests {
             (Sequence(1), Sequence(2), Sequence(3))
         );
         assert_eq!((first.outstanding(), elsewhere.outstanding(), second.outstanding()), (0, 0, 2));
+        assert_eq!(sequences.acknowledged_below(Slot(1)), Sequence(1));
         drop(first);
         assert_eq!(second.outstanding(), 0);
+        assert_eq!(sequences.acknowledged_below(Slot(1)), Sequence(3));
+        drop(second);
+        assert_eq!(sequences.acknowledged_below(Slot(1)), Sequence(4), "the next one may be of this slot");
+        assert_eq!(sequences.acknowledged_below(Slot(2)), Sequence(2));
     }
 
     #[test]

@@ -223,7 +223,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     pool.state().silent.clear();
     // Opened again before its home was told that it was closed: it stays open.
     let again = open(kept);
-    await_nothing_owed(&client);
+    await_nothing_pending(&client);
     let left: Vec<_> = pool.state().open.iter().map(|(_, inode)| *inode).collect();
     assert_eq!(left, [kept_inode]);
     write_all(&again, b"still open", 0);
@@ -232,7 +232,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
 }
 
 /// Waits until the outbox is empty.
-fn await_nothing_owed(client: &Pool) {
+fn await_nothing_pending(client: &Pool) {
     await_that("all is told", || client.pending().unwrap() == 0);
 }
 
@@ -255,7 +255,7 @@ fn a_home_that_does_not_answer_keeps_the_times_of_no_other_homes_files_back() {
     let open = |index: usize| client.open(format!("/d{index}/f"), &striped(1)).unwrap();
     let files: Vec<File> = (0..16).map(open).collect();
     files.iter().for_each(|file| write_all(file, &[1; 8192], 0));
-    await_nothing_owed(&client);
+    await_nothing_pending(&client);
     let session = client.session().unwrap();
     let home = |file: &File| pool.state().map.primary(file.inode().slot()).unwrap();
     let of = |server| files.iter().filter(move |file| home(file) == ServerId(server));
@@ -266,7 +266,7 @@ fn a_home_that_does_not_answer_keeps_the_times_of_no_other_homes_files_back() {
     pool.state().silent.insert(ServerId(1));
     await_that("the home that answers is told", || of(0).all(is_told));
     pool.state().silent.clear();
-    await_nothing_owed(&client);
+    await_nothing_pending(&client);
     assert!(files.iter().all(is_told));
     files.into_iter().for_each(|file| file.close().unwrap());
 }

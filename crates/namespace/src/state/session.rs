@@ -85,6 +85,16 @@ impl Session {
         self.replies.range(..sequence).map(|(_, cached)| cached.bytes()).sum()
     }
 
+    /// The session has the answers of all mutations below this number.
+    pub(crate) fn acknowledge(&mut self, below: Sequence) {
+        if below > self.acknowledged_below {
+            self.acknowledged_below = below;
+            let kept = self.replies.split_off(&below);
+            let seen = std::mem::replace(&mut self.replies, kept);
+            self.kept_bytes -= seen.values().map(Cached::bytes).sum::<u64>();
+        }
+    }
+
     /// Looks a mutation up before it is done: `Ok(None)` when it is new and may be done.
     ///
     /// A refusal is not cached: nothing has happened.
@@ -97,12 +107,7 @@ impl Session {
         if sequence == Sequence(0) {
             return Err(Error::new(ErrorKind::Invalid, "a mutation needs a number in its session, from 1"));
         }
-        if acknowledged_below > self.acknowledged_below {
-            self.acknowledged_below = acknowledged_below;
-            let kept = self.replies.split_off(&acknowledged_below);
-            let seen = std::mem::replace(&mut self.replies, kept);
-            self.kept_bytes -= seen.values().map(Cached::bytes).sum::<u64>();
-        }
+        self.acknowledge(acknowledged_below);
         if sequence < self.acknowledged_below {
             return Err(Error::new(
                 ErrorKind::Stale,

@@ -2,8 +2,8 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, SessionId, Slot, limits};
 use ramlace_client::pure::{
-    Backoff, Home, Kept, MapAsked, Message, OnRetry, Owed, Sequences, Subject, TakenUp, Verdict, is_in_doubt,
-    is_unacknowledged,
+    Backoff, Home, Kept, MapAsked, Message, OnRetry, PendingMessages, Sequences, Subject, TakenUp, Verdict,
+    is_in_doubt, is_unacknowledged,
 };
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::Layout;
@@ -37,7 +37,7 @@ struct Call {
 
 pub(super) struct Client {
     sequences: Sequences,
-    owed: Owed,
+    pending: PendingMessages,
     map: Map,
     servers: [Known; SERVERS],
     call: Option<Call>,
@@ -55,7 +55,7 @@ impl Client {
     pub(super) fn new() -> Client {
         Client {
             sequences: Sequences::default(),
-            owed: Owed::default(),
+            pending: PendingMessages::default(),
             map: Map { epoch: 1, server: 0 },
             servers: Default::default(),
             call: None,
@@ -65,8 +65,8 @@ impl Client {
         }
     }
 
-    pub(super) fn owes(&self) -> usize {
-        self.owed.count()
+    pub(super) fn count_pending(&self) -> usize {
+        self.pending.count()
     }
 
     /// The attempt that is under way by a connection to that process.
@@ -97,7 +97,7 @@ impl Run {
 
     fn goes_on(&mut self, client: usize, began: u64) -> Result<(), String> {
         let of_client = &mut self.clients[client];
-        match of_client.owed.take_up(Subject::CancelledChanges(SLOT)) {
+        match of_client.pending.take_up(Subject::CancelledChanges(SLOT)) {
             TakenUp::ByCaller => {
                 of_client.behind = Some(began);
                 self.tells_next(client, began + u64::from(limits::DEADLINE_MILLIS_DEFAULT), None)
@@ -121,14 +121,14 @@ impl Run {
         let (now, instant) = (self.agenda.now, self.agenda.instant());
         let of_client = &mut self.clients[client];
         let subject = Subject::CancelledChanges(SLOT);
-        match of_client.owed.next_of(subject, round) {
+        match of_client.pending.next_of(subject, round) {
             Some(Message::CancelChange(kept)) => {
                 let own = of_client.sequences.take_beyond(SLOT).keep();
                 self.begins(client, What::Cancels(kept), own, now, deadline)
             }
-            Some(other) => Err(format!("{other:?} is owed, and nobody owes that")),
+            Some(other) => Err(format!("{other:?} is pending, and nobody sends that")),
             None => {
-                of_client.owed.put_down(subject, false, instant);
+                of_client.pending.put_down(subject, false, instant);
                 match of_client.behind.take() {
                     Some(began) => self.goes_on(client, began),
                     None => Ok(()),
@@ -411,7 +411,7 @@ impl Run {
                 self.tally.failed += 1;
                 if is_in_doubt(&error, lost) {
                     self.tally.doubted += 1;
-                    of_client.owed.owe(Message::CancelChange(kept), instant);
+                    of_client.pending.add(Message::CancelChange(kept), instant);
                     Reported::Cancelled { sequence: kept.sequence, was_there: None }
                 } else {
                     of_client.sequences.release(kept);
@@ -440,7 +440,7 @@ impl Run {
             .err()
             .filter(|error| is_unacknowledged(error) && self.bug != CallBug::ForgetsUnacknowledgedCancels);
         if error.is_none() {
-            of_client.owed.acknowledged(Subject::CancelledChanges(SLOT));
+            of_client.pending.acknowledged(Subject::CancelledChanges(SLOT));
             of_client.sequences.release(kept);
             let is_it = |(of, _, told): &(usize, Name, Reported)| {
                 *of == client
@@ -455,7 +455,7 @@ impl Run {
             }
             return self.tells_next(client, deadline, None);
         }
-        of_client.owed.put_down(Subject::CancelledChanges(SLOT), true, instant);
+        of_client.pending.put_down(Subject::CancelledChanges(SLOT), true, instant);
         if of_client.behind.take().is_some() {
             // The call that it was in the way of has asked nothing.
             self.tally.failed += 1;
@@ -474,21 +474,22 @@ impl Run {
         for (id, known) in self.clients[client].servers.iter_mut().enumerate() {
             known.beats(self.servers[id].does == Does::Serves);
         }
-        self.clients[client].owed.note_signs_of_life(instant);
+        self.clients[client].pending.note_signs_of_life(instant);
         self.agenda.after(limits::HEARTBEAT_MILLIS, Event::Beats(client));
     }
 
-    /// The heart tells what is owed, while no program calls.
+    /// The heart tells what is pending, while no program calls.
     pub(super) fn tells(&mut self, client: usize) -> Result<(), String> {
         self.agenda.after(50, Event::Tells(client));
         let (now, instant) = (self.agenda.now, self.agenda.instant());
         let of_client = &mut self.clients[client];
-        if of_client.call.is_some() || of_client.owed.wake_at().is_none_or(|at| at > instant) {
+        if of_client.call.is_some() || of_client.pending.wake_at().is_none_or(|at| at > instant) {
             return Ok(());
         }
-        let round = of_client.owed.begin_round();
+        let round = of_client.pending.begin_round();
         let failing = of_client.servers[of_client.map.server].failing;
-        let taken = of_client.owed.take_up_next(round, instant, |home| failing && home == Home::Slot(SLOT));
+        let taken =
+            of_client.pending.take_up_next(round, instant, |home| failing && home == Home::Slot(SLOT));
         match taken {
             Some(_) => self.tells_next(client, now + PATIENCE_MILLIS_MAX, Some(round)),
             None => Ok(()),

@@ -2,7 +2,7 @@
 
 use ramlace_base::{ErrorKind, Result as Outcome, Sequence, Slot, limits};
 use ramlace_client::pure::{
-    Backoff, Kept, MapAsked, OnRetry, Owed, Sequences, Subject, TakenUp, Verdict, is_in_doubt,
+    Backoff, Kept, MapAsked, OnRetry, PendingMessages, Sequences, Subject, TakenUp, Verdict, is_in_doubt,
     is_unacknowledged,
 };
 use ramlace_namespace::{Op, Reply};
@@ -53,7 +53,7 @@ pub(super) enum What {
 /// What a client's threads have in common.
 pub(super) struct Caller {
     pub(super) sequences: Sequences,
-    pub(super) owed: Owed,
+    pub(super) pending: PendingMessages,
     pub(super) servers: Vec<Known>,
     pub(super) calls: Vec<Call>,
     attempts: u64,
@@ -67,7 +67,7 @@ impl Caller {
     pub(super) fn new(servers: usize) -> Caller {
         Caller {
             sequences: Sequences::default(),
-            owed: Owed::default(),
+            pending: PendingMessages::default(),
             servers: vec![Known::default(); servers],
             calls: Vec::new(),
             attempts: 0,
@@ -76,18 +76,19 @@ impl Caller {
         }
     }
 
-    /// What is asked and owed goes with the session; what the program has asked for.
+    /// What is asked and pending goes with the session; what the program has asked for.
     pub(super) fn begins_anew(&mut self) -> Option<Kept> {
         let program = self.calls.iter().find(|call| matches!(call.what, What::Does)).map(|call| call.kept);
         let servers = vec![Known::default(); self.servers.len()];
-        (self.sequences, self.owed, self.servers) = (Sequences::default(), Owed::default(), servers);
+        (self.sequences, self.pending, self.servers) =
+            (Sequences::default(), PendingMessages::default(), servers);
         self.calls.clear();
         program
     }
 
-    /// Nothing is asked, and nothing is owed.
+    /// Nothing is asked, and nothing is pending.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.calls.is_empty() && self.owed.count() == 0
+        self.calls.is_empty() && self.pending.count() == 0
     }
 
     fn call(&mut self, attempt: u64) -> Option<&mut Call> {
@@ -151,7 +152,7 @@ impl World {
         };
         let caller = &mut of_client.caller;
         let deadline = caller.began + u64::from(limits::DEADLINE_MILLIS_DEFAULT);
-        match caller.owed.take_up(Subject::CancelledChanges(slot)) {
+        match caller.pending.take_up(Subject::CancelledChanges(slot)) {
             TakenUp::ByCaller => self.tells_next(client, slot, None),
             TakenUp::ByAnother if self.agenda.now >= deadline => {
                 self.is_not_done(client);

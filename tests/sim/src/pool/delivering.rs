@@ -15,12 +15,12 @@ impl World {
         if self.bug == Bug::DeliversOnce {
             return;
         }
-        let (values, known) = (self.servers[server].slots.iter().flatten(), &self.servers[server].owed);
+        let (values, known) = (self.servers[server].slots.iter().flatten(), &self.servers[server].pending);
         let forgets = self.bug == Bug::ForgetsDeliveries;
-        let owed: Vec<Message> = values
+        let pending: Vec<Message> = values
             .filter_map(|(slot, value)| Some((*slot, value.names()?)))
             .flat_map(|(from, names)| {
-                let owed = move |(delivery, message): (DeliveryId, &Delivery)| Message::Owed {
+                let pending = move |(delivery, message): (DeliveryId, &Delivery)| Message::Delivery {
                     from,
                     delivery,
                     message: Box::new(message.clone()),
@@ -28,16 +28,16 @@ impl World {
                 let known = move |(delivery, _): &(DeliveryId, &Delivery)| {
                     !forgets || known.contains(&(from, *delivery))
                 };
-                names.open_deliveries().filter(known).map(owed)
+                names.open_deliveries().filter(known).map(pending)
             })
             .collect();
-        for message in owed {
+        for message in pending {
             self.send(message);
         }
     }
 
     /// What a slot owes another arrives there. The answer to a part of an operation waits at the gate.
-    pub(super) fn arrives_owed(
+    pub(super) fn arrives_delivery(
         &mut self,
         from: Slot,
         delivery: DeliveryId,

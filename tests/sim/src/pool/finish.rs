@@ -199,7 +199,7 @@ impl World {
         let mut findings = checked.findings.iter();
         match findings.find(|finding| finding.kind != FindingKind::BytesLost) {
             None if checked.counts.operations == 0 && checked.counts.deliveries == 0 => Ok(()),
-            None => Err(format!("something is owed still: {:?}", checked.counts)),
+            None => Err(format!("something is pending still: {:?}", checked.counts)),
             Some(finding) => Err(format!("check finds: {finding:?}")),
         }
     }

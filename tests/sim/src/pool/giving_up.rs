@@ -2,7 +2,7 @@
 
 use ramlace_base::{Result as Outcome, Slot, limits};
 use ramlace_client::Doubt as OfSlot;
-use ramlace_client::pure::{Home, Kept, Message as Owes, Subject, is_unacknowledged};
+use ramlace_client::pure::{Home, Kept, Message as Pending, Subject, is_unacknowledged};
 use ramlace_namespace::Reply;
 use ramlace_wire::peer::Token;
 
@@ -21,8 +21,8 @@ impl World {
         let (now, instant) = (self.agenda.now, self.agenda.instant());
         let caller = &mut self.clients[client].caller;
         let subject = Subject::CancelledChanges(slot);
-        match caller.owed.next_of(subject, round) {
-            Some(Owes::CancelChange(kept)) => {
+        match caller.pending.next_of(subject, round) {
+            Some(Pending::CancelChange(kept)) => {
                 let own = caller.sequences.take_beyond(slot).keep();
                 let times = match round {
                     Some(_) => (now, now + PATIENCE_MILLIS_MAX),
@@ -31,9 +31,9 @@ impl World {
                 self.begins_call(client, What::Cancels(kept, round), own, times);
                 Ok(())
             }
-            Some(other) => Err(format!("{other:?} is owed, and nobody owes that")),
+            Some(other) => Err(format!("{other:?} is pending, and nobody sends that")),
             None => {
-                caller.owed.put_down(subject, false, instant);
+                caller.pending.put_down(subject, false, instant);
                 match round {
                     Some(_) => Ok(()),
                     None => self.goes_on(client),
@@ -52,7 +52,7 @@ impl World {
         if self.bug != Bug::DoubtsNothing {
             of_client.mount.doubts(kept.slot, OfSlot::Begins);
         }
-        of_client.caller.owed.owe(Owes::CancelChange(kept), instant);
+        of_client.caller.pending.add(Pending::CancelChange(kept), instant);
         self.heart_will_look(client);
     }
 
@@ -77,13 +77,13 @@ impl World {
         let caller = &mut self.clients[client].caller;
         caller.sequences.release(call.kept);
         if outcome.err().is_none_or(|error| !is_unacknowledged(&error) || forgets) {
-            caller.owed.acknowledged(subject);
+            caller.pending.acknowledged(subject);
             caller.sequences.release(kept);
             self.is_acknowledged(client, kept)?;
             return self.tells_next(client, call.slot, round);
         }
         if self.bug != Bug::KeepsSubjects {
-            caller.owed.put_down(subject, true, instant);
+            caller.pending.put_down(subject, true, instant);
         }
         if round.is_none() {
             // The operation that it was in the way of was not asked for.
@@ -167,27 +167,27 @@ impl World {
         }
         let caller = &mut self.clients[client].caller;
         if self.bug != Bug::NeverHearsOfLife {
-            caller.owed.note_signs_of_life(instant);
+            caller.pending.note_signs_of_life(instant);
         }
         self.agenda.after(limits::HEARTBEAT_MILLIS, Event::Beats(client));
     }
 
-    /// The heart tells what is owed, one subject after the other.
+    /// The heart tells what is pending, one subject after the other.
     pub(super) fn tells(&mut self, client: usize) -> Result<(), String> {
         let instant = self.agenda.instant();
         let homes: Vec<usize> = (0..SLOTS).map(|slot| self.home(Slot(slot))).collect();
-        let Caller { owed, servers: known, calls, looks, .. } = &mut self.clients[client].caller;
+        let Caller { pending, servers: known, calls, looks, .. } = &mut self.clients[client].caller;
         *looks = false;
-        if owed.count() == 0 {
+        if pending.count() == 0 {
             return Ok(());
         }
         let is_telling = calls.iter().any(|call| matches!(call.what, What::Cancels(_, Some(_))));
-        let is_due = owed.wake_at().is_some_and(|at| at <= instant);
+        let is_due = pending.wake_at().is_some_and(|at| at <= instant);
         let taken = (!is_telling && is_due).then(|| {
-            let round = owed.begin_round();
+            let round = pending.begin_round();
             let is_silent =
                 |home| matches!(home, Home::Slot(slot) if known[homes[usize::from(slot.0)]].failing);
-            Some((owed.take_up_next(round, instant, is_silent)?, round))
+            Some((pending.take_up_next(round, instant, is_silent)?, round))
         });
         self.heart_will_look(client);
         match taken.flatten() {

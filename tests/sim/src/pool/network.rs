@@ -27,7 +27,7 @@ pub enum Message {
     /// A client is answered.
     Answered { client: usize, token: Token, outcome: Box<Outcome<Reply>>, of_lane: bool },
     /// A slot owes another this.
-    Owed { from: Slot, delivery: DeliveryId, message: Box<Delivery> },
+    Delivery { from: Slot, delivery: DeliveryId, message: Box<Delivery> },
     /// What became of it.
     Done { from: Slot, delivery: DeliveryId, answer: Box<DeliveryAnswer> },
     /// A client asks for attributes, with a lease.
@@ -118,7 +118,7 @@ impl World {
                 self.answered(client, token.sequence, *outcome)
             }
             Message::Answered { .. } => Ok(()),
-            Message::Owed { from, delivery, message } => self.arrives_owed(from, delivery, *message),
+            Message::Delivery { from, delivery, message } => self.arrives_delivery(from, delivery, *message),
             Message::Done { from, delivery, answer } => {
                 let home = self.home(from);
                 let names = self.servers[home].value(from).and_then(|value| value.names());
@@ -177,7 +177,7 @@ impl Message {
         match self {
             Message::Ask { slot, .. } => Some(world.home(*slot)),
             Message::Write { target, .. } => Some(world.home(target.slot)),
-            Message::Owed { message, .. } => Some(world.home(message.slot())),
+            Message::Delivery { message, .. } => Some(world.home(message.slot())),
             Message::Done { from, .. } => Some(world.home(*from)),
             Message::Read { inode, .. } => Some(world.home(inode.slot())),
             Message::Renew { server, .. } | Message::Listen { server, .. } => Some(*server),

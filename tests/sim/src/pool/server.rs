@@ -45,7 +45,7 @@ pub struct Server {
     /// Changes of clients whose answers somebody waits for.
     pub waiting: BTreeSet<Token>,
     /// What this process knows that it has to deliver.
-    pub owed: BTreeSet<(Slot, DeliveryId)>,
+    pub pending: BTreeSet<(Slot, DeliveryId)>,
     /// Of this process: leases, answers that wait, and requests for news by client.
     pub(super) leases: Leases,
     pub(super) gate: Vec<Held>,
@@ -131,7 +131,7 @@ impl Server {
         }
         self.unwritten = None;
         self.stopped_until = 0;
-        self.owed.clear();
+        self.pending.clear();
         self.waiting.clear();
         self.leases = Leases::default();
         self.gate.clear();

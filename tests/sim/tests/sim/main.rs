@@ -4,7 +4,7 @@
 mod behind;
 mod calls;
 mod losing;
-mod owing;
+mod outbox;
 mod pool;
 mod stores;
 mod transfers;

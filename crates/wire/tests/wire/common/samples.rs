@@ -517,7 +517,7 @@ fields! {
     Found { inode, kind, attributes }
     GetAttributes { inode }
     GetAttributesMany { inodes }
-    ChangeMany { delegation, changes, wanted_for, gives_back }
+    ChangeMany { delegation, changes, wanted_for, gives_back, acknowledged_below }
     Change { kind, sequence, outstanding, at, makes, body }
     Changed { body, error }
     ManyChanged { changed, delegated }

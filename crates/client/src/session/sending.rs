@@ -9,8 +9,8 @@ use ramlace_base::{Error, ErrorKind, Result};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
-use crate::session::outbox::{Sending, Teller};
-use crate::session::owed::{Acknowledged, Home, Message, Owes, Subject};
+use crate::session::outbox::{Sending, SentBy};
+use crate::session::pending::{Acknowledged, Added, Home, Message, Subject};
 use crate::session::retry::is_unacknowledged;
 
 /// How long the heartbeat thread waits for one answer: together with all heartbeats that is less than the
@@ -20,11 +20,11 @@ const PATIENCE_MILLIS_MAX: u64 = 1_000;
 impl Session {
     /// Adds a message to the outbox; false when its limit is reached: then the end of the session takes care
     /// of it.
-    pub(crate) fn owe(&self, message: Message) -> bool {
-        match self.outbox.owe(message, Instant::now()) {
-            Owes::TooMuch => return false,
-            Owes::Later => {}
-            Owes::Sooner => self.heart.wake(),
+    pub(crate) fn send_later(&self, message: Message) -> bool {
+        match self.outbox.add(message, Instant::now()) {
+            Added::TooMuch => return false,
+            Added::Later => {}
+            Added::Sooner => self.heart.wake(),
         }
         true
     }
@@ -33,11 +33,11 @@ impl Session {
     /// sends them share its outcome.
     ///
     /// Errors: the home did not answer.
-    pub(crate) fn tell(self: &Arc<Session>, subject: Subject, deadline: Instant) -> Result<()> {
-        while let Some(teller) = self.outbox.teller(subject) {
-            match teller {
-                Teller::Me(sending) => {
-                    let outcome = self.tell_all_of(&sending, None, || Some(deadline));
+    pub(crate) fn send_pending(self: &Arc<Session>, subject: Subject, deadline: Instant) -> Result<()> {
+        while let Some(by) = self.outbox.sent_by(subject) {
+            match by {
+                SentBy::Me(sending) => {
+                    let outcome = self.send_all_of(&sending, None, || Some(deadline));
                     // Waiting threads get the error too, unless it means that this thread's time is over:
                     // they may have more.
                     let late = |error: &Error| {
@@ -46,8 +46,8 @@ impl Session {
                     sending.end(&outcome, !outcome.as_ref().is_err_and(late));
                     return outcome;
                 }
-                Teller::Another(telling) => {
-                    if let Some(Err(error)) = telling.wait(subject.home(), deadline) {
+                SentBy::Another(shared) => {
+                    if let Some(Err(error)) = shared.wait(subject.home(), deadline) {
                         return Err(error);
                     }
                 }
@@ -58,7 +58,7 @@ impl Session {
 
     /// Sends messages to the homes that are due and whose servers answer; what has not begun by `until` is
     /// left to the next round.
-    pub(crate) fn tell_due(self: &Arc<Session>, until: Instant) {
+    pub(crate) fn send_due(self: &Arc<Session>, until: Instant) {
         let round = self.outbox.begin_round();
         loop {
             let now = Instant::now();
@@ -72,7 +72,7 @@ impl Session {
                 let now = Instant::now();
                 (now < until).then(|| now + Duration::from_millis(PATIENCE_MILLIS_MAX))
             };
-            let outcome = self.tell_all_of(&sending, Some(round), in_time);
+            let outcome = self.send_all_of(&sending, Some(round), in_time);
             if let Err(error) = &outcome {
                 tracing::debug!(target: "ramlace::client", %error, "a home did not acknowledge what is pending for it");
             }
@@ -81,14 +81,14 @@ impl Session {
     }
 
     /// Sends the messages about one subject; `by` gives each its deadline, as long as there is time.
-    fn tell_all_of(
+    fn send_all_of(
         self: &Arc<Session>,
         sending: &Sending<'_>,
         round: Option<u64>,
         by: impl Fn() -> Option<Instant>,
     ) -> Result<()> {
         while let (Some(message), Some(deadline)) = (sending.message(round), by()) {
-            match self.tell_one(&message, deadline)? {
+            match self.send_one(&message, deadline)? {
                 Acknowledged::Yes => sending.acknowledged(),
                 Acknowledged::NotYet => break,
             }
@@ -96,12 +96,12 @@ impl Session {
         Ok(())
     }
 
-    fn tell_one(self: &Arc<Session>, message: &Message, deadline: Instant) -> Result<Acknowledged> {
+    fn send_one(self: &Arc<Session>, message: &Message, deadline: Instant) -> Result<Acknowledged> {
         if let Message::CancelChange(kept) = message {
             return self.tell_cancelled_change(*kept, deadline);
         }
         let nobody = || Error::new(ErrorKind::Stale, "nobody stands on this session any more");
-        self.above().ok_or_else(nobody)?.tell(message, deadline)
+        self.above().ok_or_else(nobody)?.send(message, deadline)
     }
 
     /// The outcome of a message: one that the home refuses counts as delivered, and so does one of an ended

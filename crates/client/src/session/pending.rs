@@ -184,18 +184,18 @@ pub enum TakenUp {
 
 /// The outcome of adding a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owes {
+pub enum Added {
     /// The limit of its kind is reached: it is dropped.
     TooMuch,
     /// It waits for its turn.
     Later,
-    /// The same, and it is the first: the sending thread must not sleep beyond [`Owed::wake_at`].
+    /// The same, and it is the first: the sending thread must not sleep beyond [`PendingMessages::wake_at`].
     Sooner,
 }
 
 /// All pending messages.
 #[derive(Default)]
-pub struct Owed {
+pub struct PendingMessages {
     strands: HashMap<Subject, Strand>,
     homes: BTreeMap<Home, Queue>,
     /// Homes that are not silent, in the order in which they are due.
@@ -205,7 +205,7 @@ pub struct Owed {
     count: usize,
 }
 
-impl Owed {
+impl PendingMessages {
     /// The number of messages.
     pub fn count(&self) -> usize {
         self.count
@@ -233,7 +233,7 @@ impl Owed {
     }
 
     /// Adds a message; it is sent when it is due.
-    pub fn owe(&mut self, message: Message, now: Instant) -> Owes {
+    pub fn add(&mut self, message: Message, now: Instant) -> Added {
         let subject = message.subject();
         let number = self.number();
         let strand = match self.strands.entry(subject) {
@@ -242,10 +242,10 @@ impl Owed {
         };
         let mut waiting = strand.messages.iter().skip(usize::from(strand.being_sent));
         if message.is_sign() && waiting.any(|(_, other)| *other == message) {
-            return Owes::Later;
+            return Added::Later;
         }
         if strand.messages.len() >= subject.messages_max() {
-            return Owes::TooMuch;
+            return Added::TooMuch;
         }
         strand.messages.push_back((number, message));
         let turn = strand.turn;
@@ -253,14 +253,14 @@ impl Owed {
         let home = subject.home();
         if let Some(queue) = self.homes.get_mut(&home) {
             queue.subjects.insert(turn, subject);
-            return Owes::Later;
+            return Added::Later;
         }
         let (first, latest) = (self.wake_at(), now + Duration::from_millis(ROUND_MILLIS));
         let at = first.filter(|first| (now..latest).contains(first)).unwrap_or(latest);
         let subjects = BTreeMap::from([(turn, subject)]);
         self.homes.insert(home, Queue { subjects, place: None, failures: 0 });
         self.place(home, Some(at));
-        if first.is_none_or(|first| at < first) { Owes::Sooner } else { Owes::Later }
+        if first.is_none_or(|first| at < first) { Added::Sooner } else { Added::Later }
     }
 
     /// Takes up the subject that is due next in the round that began with this number; homes that are
@@ -369,5 +369,5 @@ fn pause_after(failures: u32) -> Duration {
 }
 
 #[cfg(test)]
-#[path = "owed_tests.rs"]
+#[path = "pending_tests.rs"]
 mod tests;

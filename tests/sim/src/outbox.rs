@@ -1,9 +1,9 @@
-//! The client's outbox in virtual time: the table that clients have ([`ramlace_client::pure::Owed`]), told by a heart and by threads that must
+//! The client's outbox in virtual time: the table that clients have ([`ramlace_client::pure::PendingMessages`]), told by a heart and by threads that must
 //! not say anything new before, to homes that die, say nothing or lose answers.
 //!
 //! What holds: each subject's messages are received in their order, each at least once, and all of them in the end; a home that answers has received
-//! what it is owed two seconds after it was owed, and for how long other homes kept the heart waiting; one that does not is asked once and then ever
-//! less, and a silent one not at all, but after a sign of life. An [`OwingBug`] planted in what a teller owes the table must be found.
+//! what it is pending for it two seconds after it was added, and for how long other homes kept the heart waiting; one that does not is asked once and then ever
+//! less, and a silent one not at all, but after a sign of life. An [`OutboxBug`] planted in what a teller owes the table must be found.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ramlace_base::{InodeId, Sequence, Slot, limits};
 use ramlace_wire::coordination::LeaveBarrier;
 
-use ramlace_client::pure::{Home, Kept, Message, Owed, Owes, Subject, TakenUp};
+use ramlace_client::pure::{Added, Home, Kept, Message, PendingMessages, Subject, TakenUp};
 
 use crate::dice::Dice;
 use crate::tally::tally;
@@ -34,7 +34,7 @@ const PAUSE_LEAST_MILLIS: u64 = 1_000;
 
 /// What can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwingBug {
+pub enum OutboxBug {
     /// None.
     None,
     /// A message counts as acknowledged when it was sent.
@@ -45,7 +45,7 @@ pub enum OwingBug {
     KeepsSubjects,
     /// A home that did not hear counts as one that did.
     ForgetsFailures,
-    /// The heart sleeps until its next beat, whatever is owed meanwhile.
+    /// The heart sleeps until its next beat, whatever is pending meanwhile.
     SleepsUntilTheBeat,
     /// Silent homes are asked like others.
     AsksTheSilent,
@@ -55,25 +55,25 @@ pub enum OwingBug {
     TellsTwiceAtOnce,
 }
 
-impl OwingBug {
+impl OutboxBug {
     /// All that can be planted.
-    pub const ALL: [OwingBug; 8] = [
-        OwingBug::CountsSentAsAcknowledged,
-        OwingBug::RepeatsLater,
-        OwingBug::KeepsSubjects,
-        OwingBug::ForgetsFailures,
-        OwingBug::SleepsUntilTheBeat,
-        OwingBug::AsksTheSilent,
-        OwingBug::NeverHearsOfLife,
-        OwingBug::TellsTwiceAtOnce,
+    pub const ALL: [OutboxBug; 8] = [
+        OutboxBug::CountsSentAsAcknowledged,
+        OutboxBug::RepeatsLater,
+        OutboxBug::KeepsSubjects,
+        OutboxBug::ForgetsFailures,
+        OutboxBug::SleepsUntilTheBeat,
+        OutboxBug::AsksTheSilent,
+        OutboxBug::NeverHearsOfLife,
+        OutboxBug::TellsTwiceAtOnce,
     ];
 }
 
 tally! {
     /// How much has happened.
-    OwingTally {
-        /// Messages that were owed.
-        owed,
+    OutboxTally {
+        /// Messages that were pending.
+        pending,
         /// Messages that a home received.
         received,
         /// Of these, some for the second time.
@@ -110,15 +110,15 @@ struct Attempt {
 /// A message that a home has yet to hear.
 struct Waiting {
     number: u64,
-    owed_at: u64,
+    added_at: u64,
     /// Attempts that had kept the heart waiting by then.
     waits_before: u64,
 }
 
 struct Run {
     dice: Dice,
-    bug: OwingBug,
-    owed: Owed,
+    bug: OutboxBug,
+    pending: PendingMessages,
     began: Instant,
     now: u64,
     homes: Vec<Does>,
@@ -137,19 +137,19 @@ struct Run {
     last: u64,
     /// Milliseconds for which the heart has waited for homes.
     waits: u64,
-    tally: OwingTally,
+    tally: OutboxTally,
 }
 
 /// Runs a seed to its end; what does not hold.
 ///
 /// # Errors
 /// The first thing that is not as it must be, and when.
-pub fn run_owing(seed: u64, bug: OwingBug) -> Result<OwingTally, String> {
+pub fn run_outbox(seed: u64, bug: OutboxBug) -> Result<OutboxTally, String> {
     let homes = usize::from(HOMES);
     let mut run = Run {
         dice: Dice(seed),
         bug,
-        owed: Owed::default(),
+        pending: PendingMessages::default(),
         began: Instant::now(),
         now: 0,
         homes: vec![Does::Hears; homes],
@@ -163,7 +163,7 @@ pub fn run_owing(seed: u64, bug: OwingBug) -> Result<OwingTally, String> {
         waiting: HashMap::new(),
         last: 0,
         waits: 0,
-        tally: OwingTally::default(),
+        tally: OutboxTally::default(),
     };
     run.run().map_err(|what| format!("at {} ms: {what}", run.now))?;
     Ok(run.tally)
@@ -195,8 +195,8 @@ impl Run {
             self.heart_beats()?;
             self.heart_tells()?;
         }
-        if self.owed.count() > 0 || self.waiting.values().any(|waiting| !waiting.is_empty()) {
-            return Err(format!("{} messages are still owed", self.owed.count()));
+        if self.pending.count() > 0 || self.waiting.values().any(|waiting| !waiting.is_empty()) {
+            return Err(format!("{} messages are still pending", self.pending.count()));
         }
         Ok(())
     }
@@ -213,14 +213,14 @@ impl Run {
             0..=2 => self.becomes(home, Does::Nothing),
             3..=5 => self.becomes(home, Does::Refuses),
             6..=20 => self.becomes(home, Does::Hears),
-            21..=100 => self.owe(home),
+            21..=100 => self.adds(home),
             101..=120 => self.hurry(home)?,
             _ => {}
         }
         Ok(())
     }
 
-    fn owe(&mut self, home: usize) {
+    fn adds(&mut self, home: usize) {
         let slot = Slot(home as u16);
         self.last += 1;
         let number = self.last;
@@ -233,19 +233,19 @@ impl Run {
             ),
         };
         let subject = message.subject();
-        if self.owed.owe(message, self.clock()) == Owes::TooMuch {
+        if self.pending.add(message, self.clock()) == Added::TooMuch {
             return;
         }
-        self.tally.owed += 1;
-        let waiting = Waiting { number, owed_at: self.now, waits_before: self.waits };
+        self.tally.pending += 1;
+        let waiting = Waiting { number, added_at: self.now, waits_before: self.waits };
         self.waiting.entry(subject).or_default().push(waiting);
     }
 
     /// A thread must not say anything new before a subject is told.
     fn hurry(&mut self, home: usize) -> Result<(), String> {
         let subject = Subject::Barriers(Slot(home as u16));
-        let taken = self.owed.take_up(subject);
-        let both = self.bug == OwingBug::TellsTwiceAtOnce && taken == TakenUp::ByAnother;
+        let taken = self.pending.take_up(subject);
+        let both = self.bug == OutboxBug::TellsTwiceAtOnce && taken == TakenUp::ByAnother;
         if taken == TakenUp::ByCaller || both {
             self.tally.hurried += 1;
             self.attempt(subject, None)?;
@@ -256,8 +256,8 @@ impl Run {
     /// Sends the next message about a subject that is taken up, or puts that down.
     fn attempt(&mut self, subject: Subject, round: Option<u64>) -> Result<(), String> {
         let (now, home) = (self.now, home_of(subject));
-        let Some(message) = self.owed.next_of(subject, round) else {
-            self.owed.put_down(subject, false, self.clock());
+        let Some(message) = self.pending.next_of(subject, round) else {
+            self.pending.put_down(subject, false, self.clock());
             return Ok(());
         };
         if self.attempts.iter().any(|attempt| attempt.subject == subject) {
@@ -275,8 +275,8 @@ impl Run {
         } else {
             self.tally.failed += 1;
         }
-        if self.bug == OwingBug::CountsSentAsAcknowledged {
-            self.owed.acknowledged(subject);
+        if self.bug == OutboxBug::CountsSentAsAcknowledged {
+            self.pending.acknowledged(subject);
         }
         self.attempts.push(Attempt { subject, round, over: now + takes, took: takes, answered });
         Ok(())
@@ -302,12 +302,12 @@ impl Run {
         if count > 1 && !is_sign {
             return Err(format!("{subject:?} is told out of its order"));
         }
-        for Waiting { owed_at, waits_before, .. } in waiting.drain(..count) {
-            let lived = self.since[home] + FAILURE_COUNTS_MILLIS < owed_at || self.since[home] == 0;
-            let failed = self.failed_at[home].is_some_and(|at| at + FAILURE_COUNTS_MILLIS > owed_at);
+        for Waiting { added_at, waits_before, .. } in waiting.drain(..count) {
+            let lived = self.since[home] + FAILURE_COUNTS_MILLIS < added_at || self.since[home] == 0;
+            let failed = self.failed_at[home].is_some_and(|at| at + FAILURE_COUNTS_MILLIS > added_at);
             let within = RECEIVED_WITHIN_MILLIS + (self.waits - waits_before);
-            if lived && !failed && now > owed_at + within {
-                return Err(format!("{subject:?} was owed at {owed_at} ms, and its home answers"));
+            if lived && !failed && now > added_at + within {
+                return Err(format!("{subject:?} was added at {added_at} ms, and its home answers"));
             }
         }
         Ok(())
@@ -321,8 +321,8 @@ impl Run {
             let home = home_of(subject);
             if answered {
                 self.heart_failed_at[home] = None;
-                if self.bug != OwingBug::CountsSentAsAcknowledged {
-                    self.owed.acknowledged(subject);
+                if self.bug != OutboxBug::CountsSentAsAcknowledged {
+                    self.pending.acknowledged(subject);
                 }
                 self.attempt(subject, round)?;
                 continue;
@@ -334,17 +334,17 @@ impl Run {
                 self.waits += took;
             }
             match self.bug {
-                OwingBug::KeepsSubjects => continue,
-                OwingBug::RepeatsLater => {
-                    if let Some(message) = self.owed.next_of(subject, None) {
-                        self.owed.acknowledged(subject);
-                        self.owed.owe(message, self.clock());
+                OutboxBug::KeepsSubjects => continue,
+                OutboxBug::RepeatsLater => {
+                    if let Some(message) = self.pending.next_of(subject, None) {
+                        self.pending.acknowledged(subject);
+                        self.pending.add(message, self.clock());
                     }
                 }
                 _ => {}
             }
-            let unanswered = self.bug != OwingBug::ForgetsFailures;
-            self.owed.put_down(subject, unanswered, self.clock());
+            let unanswered = self.bug != OutboxBug::ForgetsFailures;
+            self.pending.put_down(subject, unanswered, self.clock());
         }
         Ok(())
     }
@@ -361,11 +361,11 @@ impl Run {
         for (silent, does) in self.silent.iter_mut().zip(&self.homes) {
             *silent = *does == Does::Nothing;
         }
-        if self.bug != OwingBug::NeverHearsOfLife {
-            self.owed.note_signs_of_life(self.clock());
+        if self.bug != OutboxBug::NeverHearsOfLife {
+            self.pending.note_signs_of_life(self.clock());
         }
         self.beat_at = self.now + limits::HEARTBEAT_MILLIS;
-        if self.bug == OwingBug::SleepsUntilTheBeat {
+        if self.bug == OutboxBug::SleepsUntilTheBeat {
             self.begin_round();
         }
         Ok(())
@@ -373,7 +373,7 @@ impl Run {
 
     fn begin_round(&mut self) {
         let until = self.beat_at.max(self.now + ROUND_LONGEST_MILLIS);
-        self.round = Some((self.owed.begin_round(), until));
+        self.round = Some((self.pending.begin_round(), until));
     }
 
     /// The heart tells one subject after the other.
@@ -381,17 +381,17 @@ impl Run {
         if self.heart_is_telling() {
             return Ok(());
         }
-        let is_due = self.owed.wake_at().is_some_and(|at| at <= self.clock());
-        if self.round.is_none() && is_due && self.bug != OwingBug::SleepsUntilTheBeat {
+        let is_due = self.pending.wake_at().is_some_and(|at| at <= self.clock());
+        if self.round.is_none() && is_due && self.bug != OutboxBug::SleepsUntilTheBeat {
             self.begin_round();
         }
         let Some((round, until)) = self.round else { return Ok(()) };
         let silent = self.silent.clone();
-        let asks_all = self.bug == OwingBug::AsksTheSilent;
+        let asks_all = self.bug == OutboxBug::AsksTheSilent;
         let is_silent =
             |home: Home| matches!(home, Home::Slot(slot) if silent[usize::from(slot.0)] && !asks_all);
         let next =
-            (self.now < until).then(|| self.owed.take_up_next(round, self.clock(), is_silent)).flatten();
+            (self.now < until).then(|| self.pending.take_up_next(round, self.clock(), is_silent)).flatten();
         let Some(subject) = next else {
             self.round = None;
             return Ok(());
