@@ -227,12 +227,18 @@ def test_a_client_killed_in_mid_write_disturbs_nobody(new_pool: NewPool) -> None
     running = new_pool(2, 32)
     with running.connect() as pool:
         pool.open("/shared", "wb", buffering=0, stripe_unit=UNIT).close()
+
+        def connections() -> int:
+            return sum(server["connections"] for server in running.status())
+
+        before = connections()
         for number in range(6):
             work = (clients.write_for_ever, running.name, number % 2 == 0, "/shared", 4 * MIB + 17)
             with clients.running(work) as (victim,):
                 time.sleep(0.02 * number)
                 victim.process.kill()
-            # Another writes the same bytes at once: late ones of the dead must not land on them.
+            assert eventually(lambda: connections() <= before), "the servers hear of its end"
+            # Another writes the same bytes then: late ones of the dead must not land on them.
             with pool.open("/shared", "r+b", buffering=0) as file:
                 file.pwrite(pattern(number + 50, 4 * MIB), 0)
                 buffer = bytearray(4 * MIB)

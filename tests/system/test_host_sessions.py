@@ -101,8 +101,8 @@ def test_a_host_comes_to_no_barrier_of_the_pools_programs(squashed: Pool) -> Non
 
 def test_no_slot_is_delegated_to_a_host(squashed: Pool) -> None:
     """Whoever has one answers for everybody's names in it."""
-    # No delegation, no changes, the root's slot is wanted, and nothing is given back.
-    wanted = wire.numbers(0, 0, 1, ROOT_INODE, 0)
+    # No delegation, no changes, the root's slot is wanted, nothing is given back, and nothing acknowledged.
+    wanted = wire.numbers(0, 0, 1, ROOT_INODE, 0, 0)
     with enter(squashed, host_key(squashed), wire.SESSION_HOST) as host:
         assert "to the pool's owner alone" in host.call(wire.CHANGE_MANY, wanted, epoch=1).error
     with enter(squashed, squashed.secret, wire.SESSION_USER) as owner:

@@ -131,11 +131,12 @@ def test_attributes_that_nobody_has_are_answered_without_a_message(new_pool: New
 
 
 # SEMANTICS 137.5
-@pytest.mark.parametrize("servers", [1, 3])
+# SEMANTICS 137.10
+@pytest.mark.parametrize(("servers", "is_spread"), [(1, False), (3, False), (3, True)])
 def test_a_write_that_makes_a_file_longer_is_one_message_where_its_home_is(
-    new_pool: NewPool, new_mount: NewMount, servers: int
+    new_pool: NewPool, new_mount: NewMount, servers: int, is_spread: bool
 ) -> None:
-    """And two elsewhere. The first one takes an empty file to its lanes."""
+    """And two elsewhere, where files of a chosen width begin. The first one takes an empty file to its lanes."""
     pool = new_pool(servers)
     mount = new_mount(pool)
     # Whole pages: of others the kernel makes several requests.
@@ -146,6 +147,8 @@ def test_a_write_that_makes_a_file_longer_is_one_message_where_its_home_is(
     def write(sample: int) -> None:
         directory = mount / f"d{sample}"
         directory.mkdir()
+        if is_spread:
+            pool.run("layout", "set", "--width", str(servers), f"/d{sample}")
         for number in range(files):
             with (directory / f"f{number}").open("wb", buffering=0) as file:
                 for block in blocks:
@@ -155,7 +158,7 @@ def test_a_write_that_makes_a_file_longer_is_one_message_where_its_home_is(
     for sample in range(SAMPLES):
         made = [mount / f"d{sample}/f{number}" for number in range(files)]
         assert all(file.read_bytes() == b"".join(blocks) for file in made)
-    if servers == 1:
+    if not is_spread:
         assert messages["ExtendChunk"] == files * BLOCKS
         assert messages["WriteChunk"] == messages["Extend"] == messages["BeginLane"] == 0
     else:
@@ -177,9 +180,12 @@ def test_a_file_that_goes_is_no_message_to_servers_that_have_nothing_of_it(
     mount = new_mount(pool)
     contents = {"none": b"", "inline": pattern(1, KIB), "one": pattern(2, 20 * KIB), "all": pattern(3, 5 * MIB)}
     lanes_of = {"none": 0, "inline": 0, "one": 1, "all": 3}
+    spread = mount / "spread"
+    spread.mkdir()
+    pool.run("layout", "set", "--width", "3", "/spread")
 
-    def dropped(kind: str, files: int = FILES) -> int:
-        made = [mount / f"{kind}{number}" for number in range(files)]
+    def dropped(kind: str, files: int = FILES, directory: Path = mount.directory) -> int:
+        made = [directory / f"{kind}{number}" for number in range(files)]
         for file in made:
             file.write_bytes(contents[kind])
         assert sum(server["lanes"] for server in pool.status()) == files * lanes_of[kind]
@@ -190,7 +196,8 @@ def test_a_file_that_goes_is_no_message_to_servers_that_have_nothing_of_it(
         return (answered(pool) - before)["DropLane"]
 
     assert dropped("none") == dropped("inline") == 0
-    assert 0 < dropped("one") <= FILES, "where it is not the home's own"
+    assert dropped("one") == 0, "it is with the home's server"
+    assert 0 < dropped("one", directory=spread) <= FILES, "where it is not the home's own"
     # Two of three are elsewhere.
     assert dropped("all", 4) == 2 * 4
 
@@ -310,3 +317,27 @@ def test_what_a_server_has_yet_to_hear_is_told(new_pool: NewPool, new_mount: New
                 handle.close()
         assert eventually(lambda: pending() == {1})
     assert eventually(lambda: pending() == set())
+
+
+def test_the_command_changes_and_removes_the_files_of_a_directory_by_few_messages(new_pool: NewPool) -> None:
+    files = 300
+    pool = new_pool(2)
+    with pool.connect() as connected:
+        connected.mkdir("/d")
+        for number in range(files):
+            connected.open(f"/d/f{number}", "wb").close()
+
+        def asked(*words: str) -> "Counter[str]":
+            before = answered(pool)
+            pool.run(*words)
+            counts = answered(pool) - before
+            assert counts["ChangeMany"] <= 2 + files // 128
+            return counts
+
+        counts = asked("chmod", "-R", "u=rwX,g=r,o=", "/d")
+        assert counts["SetAttributes"] <= 1, "of the directory alone"
+        assert {connected.stat(f"/d/f{number}").st_mode & 0o7777 for number in range(files)} == {0o640}
+        counts = asked("chown", "-R", f"{os.getuid()}:{os.getgid()}", "/d")
+        assert counts["SetAttributes"] <= 1, "of the directory alone"
+        assert asked("rm", "-r", "/d")["Unlink"] == 0
+    assert pool.check() == []

@@ -158,6 +158,8 @@ pub const LOCK_WAITERS_PER_INODE_MAX: usize = 1024;
 pub const LOCK_WAITS_PER_SESSION_MAX: u64 = 4096;
 /// Locks for which one process waits: those of all its files.
 pub const LOCK_WAITS_PER_PROCESS_MAX: usize = 16_384;
+/// Files of a directory that begin with its server, where nothing else is asked for.
+pub const FILES_BEGIN_AT_HOME_MAX: u64 = 128;
 /// Changes of one slot in one message.
 pub const CHANGES_PER_MESSAGE_MAX: usize = 512;
 /// Bytes of their bodies together.

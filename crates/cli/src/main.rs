@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod attribute_changes;
 mod changes;
 mod commands;
 mod date;

@@ -18,4 +18,5 @@ pub(crate) mod raw;
 pub(crate) mod renewals;
 pub(crate) mod rights;
 pub(crate) mod spreads;
+pub(crate) mod together;
 pub(crate) mod xattrs;

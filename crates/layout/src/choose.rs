@@ -86,7 +86,19 @@ pub fn choose(
     choose_from(None, hints, map, is_live, key)
 }
 
-/// The same with lane 0 on a certain server, with fewer lanes where no more go with that; as usual where it is not live.
+/// The server on which lane 0 of a new file is to be: that of its home, in a directory with few entries; `None`:
+/// wherever its key leads, as for files whose width or stripe unit somebody has chosen.
+///
+/// Most files are shorter than a stripe unit, and most directories small. Such a file is with one server then:
+/// its growth goes along with its bytes, and it ends where its name ends. A directory of many files, or files of
+/// a width of one lane, would fill one server before the others.
+#[must_use]
+pub fn first_server(hints: LayoutHints, map: &ClusterMap, home: Slot, entries: u64) -> Option<ServerId> {
+    let is_usual = hints.width.is_none() && hints.stripe_unit.is_none();
+    if is_usual && entries < limits::FILES_BEGIN_AT_HOME_MAX { map.primary(home) } else { None }
+}
+
+/// The same as [`choose`] with lane 0 on a certain server, with fewer lanes where no more go with that; as usual where it is not live.
 pub fn choose_from(
     first: Option<ServerId>,
     hints: LayoutHints,

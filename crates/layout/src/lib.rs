@@ -20,7 +20,7 @@ mod validate;
 pub use arithmetic::{
     MergedPieces, Piece, Pieces, file_offset, lane_length, lane_slot, lane_span, merged_pieces, pieces,
 };
-pub use choose::{SEARCH_STEPS_MAX, barrier_slot, choose, choose_from, name_key};
+pub use choose::{SEARCH_STEPS_MAX, barrier_slot, choose, choose_from, first_server, name_key};
 pub use partition::{
     COLLISION_BITS, HASH_BITS, last_cookie, name_hash, partition_behind, partition_of_hash, partition_of_name,
 };

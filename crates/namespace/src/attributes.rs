@@ -135,6 +135,15 @@ impl SlotState {
             _ => LayoutHints::default(),
         }
     }
+
+    /// The number of a directory's entries here.
+    #[must_use]
+    pub fn entries_here(&self, directory: InodeId) -> u64 {
+        match self.inodes.get(&directory).map(|inode| &inode.body) {
+            Some(Body::Directory(directory)) => directory.entries.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// As POSIX has it: the mode is the owner's; only the super-user may give the uid away; the owner may choose

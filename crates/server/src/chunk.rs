@@ -168,6 +168,7 @@ impl Server {
                 Err(refusal) => return Ok(Err(refusal)),
             }
             let written = if is_here {
+                connection.check_sender().await?;
                 self.write_staged(header, &request, range, &staged)
             } else {
                 match self.may_write_in_place(place, header.session, range, origin) {

@@ -130,6 +130,10 @@ async fn serve_requests(
         if header.data_bytes > 0 && !row.carries_data {
             return Err(Error::new(ErrorKind::Protocol, format!("{:?} carries no data", header.kind)));
         }
+        // Late bytes of a program that has died must not land on what its successor writes.
+        if row.changes || row.carries_data {
+            connection.check_sender().await?;
+        }
         let timed = server.counts.begin(&header, caller.counts.as_ref());
         let call = Call::new(&header);
         let limit = Duration::from_millis(u64::from(header.deadline_millis));

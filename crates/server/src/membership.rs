@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, ServerId, Slot};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
 use ramlace_cluster::{Decision, Input};
 use ramlace_wire::Layout;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
@@ -196,18 +196,34 @@ impl Server {
         parent: InodeId,
         name: &[u8],
     ) -> Result<Layout> {
-        let inherited_hints = self.durable.borrow().names(slot).map(|state| state.inherited_hints(parent));
-        let hints = wish.hints.or(inherited_hints.unwrap_or_default());
+        let (inherited, entries) = {
+            let durable = self.durable.borrow();
+            let of_slot = durable.names(slot);
+            of_slot
+                .map(|state| (state.inherited_hints(parent), state.entries_here(parent)))
+                .unwrap_or_default()
+        };
+        let hints = wish.hints.or(inherited);
         let answers = |id| !wish.silent.contains(&id) && !self.is_unreachable(id);
         let key = ramlace_layout::name_key(parent, name);
-        let chosen = ramlace_layout::choose(hints, map, answers, key).or_else(|error| match error.kind() {
+        let may_begin_here = wish.stripe_unit_min <= limits::STRIPE_UNIT_BYTES_DEFAULT && self.is_half_free();
+        let first = ramlace_layout::first_server(hints, map, slot, entries).filter(|_| may_begin_here);
+        let choose =
+            |answers: &dyn Fn(ServerId) -> bool| ramlace_layout::choose_from(first, hints, map, answers, key);
+        let chosen = choose(&answers).or_else(|error| match error.kind() {
             // Servers that the creator wanted to avoid are better than none.
-            ErrorKind::HostDown => ramlace_layout::choose(hints, map, |id| !self.is_unreachable(id), key),
+            ErrorKind::HostDown => choose(&|id| !self.is_unreachable(id)),
             _ => Err(error),
         });
         let mut layout = chosen?;
         layout.stripe_unit = layout.stripe_unit.max(wish.stripe_unit_min);
         Ok(layout)
+    }
+
+    /// Whether half of the store is free: while it is, this server may get more bytes of small files than others.
+    fn is_half_free(&self) -> bool {
+        let usage = self.store.borrow().usage();
+        usage.free_for_lanes_bytes >= usage.size_bytes / 2
     }
 
     /// Checks that this server is the slot's primary. If the requester knows a newer map, this server fetches

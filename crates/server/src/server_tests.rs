@@ -4,7 +4,9 @@ use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Sequence, SessionId, Slot, Timestamp, limits,
 };
 use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::chunk::{AllocateLane, ExtendChunk, LaneTarget, PunchChunk, WriteChunk, WriteOrigin};
+use ramlace_wire::chunk::{
+    AllocateLane, ChunkWritten, ExtendChunk, LaneTarget, PunchChunk, WriteChunk, WriteOrigin,
+};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::{Create, Extend, GetAttributesMany, Opened, SizeInfo, Truncate};
@@ -72,6 +74,40 @@ fn a_generation_that_is_yet_to_come_is_refused() {
         assert_eq!(client.read(target, 0, 3).await.unwrap(), b"now");
         target.generation = Generation(0);
         assert_eq!(client.read(target, 0, 3).await.unwrap_err().kind(), ErrorKind::Retry);
+    });
+}
+
+// SEMANTICS 19.1
+#[test]
+fn what_a_client_has_sent_before_it_died_is_not_begun_any_more() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "file", layout(1)).await);
+        for (number, length) in [(10, 1_000), (20, 40_000)] {
+            for dies in [false, true] {
+                client.write(number + u64::from(dies), 0, target, 0, &vec![b'o'; length]).await.unwrap();
+                let mut other = client.another(&server.address).await;
+                let header = other.header(Kind::WriteChunk, number + 5 + u64::from(dies), 9);
+                let request = WriteChunk { target, offset: 0, origin: WriteOrigin::Program };
+                let (go, waits) = std::sync::mpsc::channel();
+                // The server does something else until the request is in its socket, and its sender has gone.
+                let busy = server.within(move |_| waits.recv().unwrap());
+                let send = async {
+                    other.begin_write(header, &request, &vec![b'n'; length]).await;
+                    let other = (!dies).then_some(other);
+                    go.send(()).unwrap();
+                    other
+                };
+                let ((), other) = tokio::join!(busy, send);
+                if let Some(mut other) = other {
+                    other.answer::<ChunkWritten>().await.unwrap();
+                }
+                let is = if dies { b'o' } else { b'n' };
+                let there = client.read(target, 0, length as u32).await.unwrap();
+                assert!(there == vec![is; length], "{length}, {dies}");
+            }
+        }
     });
 }
 

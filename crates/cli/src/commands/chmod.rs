@@ -3,17 +3,16 @@
 use std::ffi::OsString;
 
 use ramlace_base::Error;
-use ramlace_client::Pool;
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::SetAttributes;
 
 use super::mkdir::umask;
+use crate::attribute_changes::AttributeChanges;
 use crate::changes::Changes;
 use crate::failure::Done;
 use crate::mode_words::ModeChange;
 use crate::output::Output;
 use crate::place::Pools;
-use crate::show::escaped;
 use crate::tree::{Node, Root, Visitor};
 
 const EXAMPLES: &str = "\
@@ -50,7 +49,10 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
         // `chmod` follows what is named, also with -R.
         match Root::find(path, true, pools) {
             Ok(root) => {
-                root.walk(true, &mut Changing { args, umask, changes: &mut changes, pool: &root.pool })?
+                let changes = AttributeChanges::new(&root.pool, &mut changes, "mode");
+                let mut changing = Changing { args, umask, changes };
+                root.walk(true, &mut changing)?;
+                changing.changes.send();
             }
             Err(error) => changes.say(&error),
         }
@@ -62,8 +64,7 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
 struct Changing<'a> {
     args: &'a Args,
     umask: u16,
-    changes: &'a mut Changes,
-    pool: &'a Pool,
+    changes: AttributeChanges<'a>,
 }
 
 /// The owner's rights to list a directory and to go through it.
@@ -85,9 +86,7 @@ impl Changing<'_> {
 
     fn change(&mut self, node: &Node<'_>) {
         let mode = Some(self.wanted(node));
-        let request = SetAttributes { mode, ..SetAttributes::nothing(node.inode) };
-        let told = |error: Error| error.context(format_args!("changing the mode of {}", escaped(node.path)));
-        self.changes.note(self.pool.raw().set_attributes(&request).map_err(told));
+        self.changes.change(node, SetAttributes { mode, ..SetAttributes::nothing(node.inode) });
     }
 }
 

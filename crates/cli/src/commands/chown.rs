@@ -3,16 +3,15 @@
 use std::ffi::OsString;
 
 use ramlace_base::Error;
-use ramlace_client::Pool;
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::SetAttributes;
 
+use crate::attribute_changes::AttributeChanges;
 use crate::changes::Changes;
 use crate::failure::Done;
 use crate::output::Output;
 use crate::owner::Owner;
 use crate::place::Pools;
-use crate::show::escaped;
 use crate::tree::{Node, Root, Visitor};
 
 const EXAMPLES: &str = "\
@@ -53,7 +52,10 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
     for path in &args.paths {
         match Root::find(path, follow, pools) {
             Ok(root) => {
-                root.walk(false, &mut Changing { args, changes: &mut changes, pool: &root.pool })?;
+                let changes = AttributeChanges::new(&root.pool, &mut changes, "owner");
+                let mut changing = Changing { args, changes };
+                root.walk(false, &mut changing)?;
+                changing.changes.send();
             }
             Err(error) => changes.say(&error),
         }
@@ -64,16 +66,13 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
 /// The work in one pool.
 struct Changing<'a> {
     args: &'a Args,
-    changes: &'a mut Changes,
-    pool: &'a Pool,
+    changes: AttributeChanges<'a>,
 }
 
 impl Changing<'_> {
     fn change(&mut self, node: &Node<'_>) {
         let Owner { uid, gid } = self.args.owner;
-        let request = SetAttributes { uid, gid, ..SetAttributes::nothing(node.inode) };
-        let told = |error: Error| error.context(format_args!("changing the owner of {}", escaped(node.path)));
-        self.changes.note(self.pool.raw().set_attributes(&request).map_err(told));
+        self.changes.change(node, SetAttributes { uid, gid, ..SetAttributes::nothing(node.inode) });
     }
 }
 

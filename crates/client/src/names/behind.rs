@@ -71,7 +71,6 @@ impl Client {
         {
             return None;
         }
-        let layout = self.usual_layout(request)?;
         let version = self.behind.version(slot);
         let is_free = version.is_some() && is_free();
         let promised = self.promised(slot, |known, at| {
@@ -80,6 +79,7 @@ impl Client {
             if !is_free || since != version.map(|then| then.names) {
                 return None;
             }
+            let layout = self.usual_layout(request, known.entries(request.parent)?)?;
             let opened = known.create(request, layout, at)?;
             let sent = Create { layout: Some(layout), ..request.clone() };
             let inode = opened.info.attributes.inode;
@@ -88,16 +88,18 @@ impl Client {
         });
         match promised {
             Some(opened) => Some(Ok(opened)),
-            None if self.may_ask_for(slot) => self.create_and_ask(slot, request, layout),
+            None if self.may_ask_for(slot) => self.create_and_ask(slot, request),
             None => None,
         }
     }
 
-    fn usual_layout(&self, request: &Create) -> Option<Layout> {
-        let map = self.known_map()?;
+    /// The layout that a directory's server gives a new file, where nothing is asked for and nothing inherited.
+    fn usual_layout(&self, request: &Create, entries: u64) -> Option<Layout> {
+        let (map, usual) = (self.known_map()?, LayoutHints::default());
         let key = ramlace_layout::name_key(request.parent, request.name.as_bytes());
         let answers = |server| !request.wish.silent.contains(&server);
-        let layout = ramlace_layout::choose(LayoutHints::default(), &map, answers, key).ok()?;
+        let first = ramlace_layout::first_server(usual, &map, request.parent.slot(), entries);
+        let layout = ramlace_layout::choose_from(first, usual, &map, answers, key).ok()?;
         Some(Layout { stripe_unit: layout.stripe_unit.max(request.wish.stripe_unit_min), ..layout })
     }
 
@@ -108,12 +110,7 @@ impl Client {
 
     /// Creates a file, and requests its directory's slot. `None` where the directory is spread, or the slot
     /// has moved: nothing was done.
-    fn create_and_ask(
-        self: &Arc<Client>,
-        slot: Slot,
-        request: &Create,
-        layout: Layout,
-    ) -> Option<Result<Opened>> {
+    fn create_and_ask(self: &Arc<Client>, slot: Slot, request: &Create) -> Option<Result<Opened>> {
         if self.spreads.get(request.parent).is_some() || self.listen_to_recalls_of(slot).is_err() {
             return None;
         }
@@ -129,8 +126,12 @@ impl Client {
             }
         };
         // Any other layout is inherited from the directory, and cannot be predicted for others.
-        let is_usual =
-            opened.info.layout.is_some_and(|made| Layout { created: made.created, ..layout } == made);
+        let entries = |given: &Delegated| given.directory.attributes.size.saturating_sub(1);
+        let layout = delegated.as_ref().and_then(|given| self.usual_layout(request, entries(given)));
+        let made = opened.info.layout.filter(|_| opened.created);
+        let is_usual = layout.zip(made).is_some_and(|(layout, made)| {
+            Layout { created: made.created, base_slot: made.base_slot, stride: made.stride, ..layout } == made
+        });
         let known = delegated.as_ref().map(|given| self.is_delegated(asking, given.number).unwrap_or(None));
         match (known, delegated) {
             (Some(Some(version)), Some(given)) if is_usual => {

@@ -60,6 +60,11 @@ impl KnownSlot {
         self.files.get(&inode).filter(|file| file.inline.is_some()).map(|file| &file.attributes)
     }
 
+    /// How many entries a directory has.
+    pub(crate) fn entries(&self, directory: InodeId) -> Option<u64> {
+        self.directories.get(&directory).map(|directory| directory.attributes.size)
+    }
+
     /// Creates a file in a directory; the caller knows that the name is free.
     pub(crate) fn create(&mut self, request: &Create, layout: Layout, at: Timestamp) -> Option<Opened> {
         let who = self.who.clone();

@@ -93,6 +93,29 @@ impl Raw<'_> {
         }
     }
 
+    /// Changes what is `Some` of files of one slot, where files of one directory are: many by one message. Calls
+    /// `done` with each and its outcome. Directories are changed by [`Raw::set_attributes`].
+    ///
+    /// # Errors
+    /// There is no session; then none was changed.
+    pub fn set_attributes_of_files(
+        self,
+        changes: &[SetAttributes],
+        mut done: impl FnMut(&SetAttributes, Result<()>),
+    ) -> Result<()> {
+        let session = self.pool.session()?;
+        let Some(slot) = changes.first().map(|change| change.inode.slot()) else { return Ok(()) };
+        for change in changes {
+            match change.modified {
+                Some(_) => session.forget_times(change.inode),
+                None => session.push_times(change.inode)?,
+            }
+        }
+        let alone = |change: &SetAttributes| self.set_attributes(change);
+        session.change_together(slot, changes, alone, |change, changed| done(change, changed.map(drop)));
+        Ok(())
+    }
+
     /// Sets a file's size.
     pub fn truncate(self, inode: InodeId, size: u64) -> Result<Attributes> {
         let session = self.pool.session()?;
@@ -194,28 +217,14 @@ impl Raw<'_> {
                 outcome = Err(error);
             }
         };
-        // Only the pool's owner may send many, and the names of a spread directory lie in several slots.
-        let mut alone = Vec::new();
-        if session.settings.for_users || session.spreads.get(parent).is_some() {
-            alone = names;
+        // The names of a spread directory lie in several slots.
+        if session.spreads.get(parent).is_some() {
+            names.iter().for_each(|name| note(self.unlink(parent, name)));
         } else {
             let requests: Vec<Unlink> = names.into_iter().map(|name| Unlink { parent, name }).collect();
-            let mut rest = requests.iter();
-            let done = session.change_many(parent.slot(), &requests, |done| {
-                let Unlink { name, .. } = rest.next().expect("one answer for each");
-                match done {
-                    Err(error) if matches!(error.kind(), ErrorKind::Redirect(_)) => alone.push(name.clone()),
-                    done => note(done.map(drop)),
-                }
-            });
-            match done {
-                Err(error) if matches!(error.kind(), ErrorKind::Redirect(_)) => {
-                    alone.extend(rest.map(|request| request.name.clone()));
-                }
-                done => done?,
-            }
+            let alone = |request: &Unlink| self.unlink_leasing(parent, &request.name);
+            session.change_together(parent.slot(), &requests, alone, |_, done| note(done.map(drop)));
         }
-        alone.into_iter().for_each(|name| note(self.unlink(parent, &name)));
         outcome
     }
 

@@ -73,6 +73,8 @@ struct Promises {
     bytes: usize,
     /// A thread is sending.
     sending: bool,
+    /// What it has been answered for, while it tells those concerned.
+    settling: Option<Pending>,
     oldest: Option<Instant>,
     used: Option<Instant>,
     /// Another session waits for the slot.
@@ -208,14 +210,20 @@ impl AllPromises {
 
     /// What is pending in a slot now.
     pub fn pending(&self, slot: Slot) -> Option<Pending> {
-        let waiting = &self.slots.get(&slot)?.waiting;
-        Some(Pending { first: waiting.front()?.number, last: waiting.back()?.number })
+        let promises = self.slots.get(&slot)?;
+        let number = |promise: Option<&Promise>| promise.map(|promise| promise.number);
+        let (front, back) = (number(promises.waiting.front()), number(promises.waiting.back()));
+        let first = promises.settling.map(|settling| settling.first).or(front)?;
+        let last = back.or(promises.settling.map(|settling| settling.last))?;
+        Some(Pending { first, last })
     }
 
     /// Whether any of these are pending still.
     pub fn are_pending(&self, slot: Slot, these: Pending) -> bool {
-        let front = self.slots.get(&slot).and_then(|promises| promises.waiting.front());
-        front.is_some_and(|promise| promise.number <= these.last)
+        let Some(promises) = self.slots.get(&slot) else { return false };
+        let front = promises.waiting.front().map(|promise| promise.number);
+        let first = promises.settling.map(|settling| settling.first).or(front);
+        first.is_some_and(|first| first <= these.last)
     }
 
     /// A promise was refused.
@@ -352,11 +360,15 @@ impl AllPromises {
         }
     }
 
-    /// The first `count` promises were answered: removes and returns them.
+    /// The first `count` promises were answered: removes and returns them. They count as pending until
+    /// [`AllPromises::end_sending`], when those concerned have been told.
     pub fn answered(&mut self, slot: Slot, count: usize) -> Vec<Promise> {
         let Some(promises) = self.slots.get_mut(&slot) else { return Vec::new() };
         let done: Vec<Promise> = promises.waiting.drain(..count.min(promises.waiting.len())).collect();
         promises.bytes -= done.iter().map(|promise| promise.body.len()).sum::<usize>();
+        if let (Some(first), Some(last)) = (done.first(), done.last()) {
+            promises.settling = Some(Pending { first: first.number, last: last.number });
+        }
         done
     }
 
@@ -364,6 +376,7 @@ impl AllPromises {
     pub fn end_sending(&mut self, slot: Slot, now: Instant) {
         if let Some(promises) = self.slots.get_mut(&slot) {
             promises.sending = false;
+            promises.settling = None;
             if !promises.waiting.is_empty() {
                 promises.oldest = Some(now);
             }

@@ -169,9 +169,14 @@ fn what_is_promised_later_is_not_waited_for_and_not_lost_for_those_who_wait() {
     let refused = Error::new(ErrorKind::Stale, "refused");
     let lost = |all: &AllPromises| [first, second].map(|these| all.loss_among(SLOT, these).is_some());
     all.answered(SLOT, 3);
+    assert!(all.are_pending(SLOT, first), "whoever caches something of it is told first");
+    assert_eq!(all.pending(SLOT), Some(second));
+    all.end_sending(SLOT, now);
     assert_eq!(lost(&all), [false, false]);
     assert!(!all.are_pending(SLOT, first) && all.are_pending(SLOT, second));
+    assert!(all.begin_sending(SLOT));
     let last = all.answered(SLOT, 1);
+    assert!(all.pending(SLOT).is_some() && all.are_pending(SLOT, second));
     all.note_loss(SLOT, last[0].number, &refused);
     all.end_sending(SLOT, now);
     assert!(!all.are_pending(SLOT, second) && all.is_at_rest(SLOT));

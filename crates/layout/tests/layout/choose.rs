@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use ramlace_base::{ErrorKind, InodeId, ServerId};
-use ramlace_layout::{choose, lane_slot, name_key, validate};
+use ramlace_base::{ErrorKind, InodeId, ServerId, Slot, limits};
+use ramlace_layout::{choose, choose_from, first_server, lane_slot, name_key, validate};
 use ramlace_wire::{ClusterMap, HostId, Layout, LayoutHints};
 
 use crate::maps::map_of;
@@ -119,6 +119,23 @@ fn lane_0_is_spread_evenly_also_over_those_who_are_left() {
         let fair = 6000 / servers;
         assert_eq!(counts.len() as u32, servers);
         assert!(counts.values().all(|count| (fair * 8 / 10..fair * 12 / 10).contains(count)), "{counts:?}");
+    }
+}
+
+// SEMANTICS 137.10
+#[test]
+fn a_file_begins_with_its_home_in_a_small_directory() {
+    let (map, usual) = (map(4, 4096), LayoutHints::default());
+    for home in (0..64).map(Slot) {
+        let server = map.primary(home);
+        let of = |hints, entries| first_server(hints, &map, home, entries);
+        assert_eq!(of(usual, 0), server);
+        assert_eq!(of(usual, limits::FILES_BEGIN_AT_HOME_MAX - 1), server);
+        assert_eq!(of(usual, limits::FILES_BEGIN_AT_HOME_MAX), None, "many would fill one server");
+        assert_eq!(of(width(1), 0), None, "somebody spreads whole files");
+        assert_eq!(of(LayoutHints { stripe_unit: Some(64 << 20), ..usual }, 0), None);
+        let layout = choose_from(server, usual, &map, |_| true, u64::from(home.0)).unwrap();
+        assert_eq!((map.primary(layout.base_slot), layout.width), (server, 4));
     }
 }
 

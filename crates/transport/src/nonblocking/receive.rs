@@ -216,6 +216,21 @@ impl Connection {
         Ok(())
     }
 
+    /// Fails if the other side has ended the connection, though requests of it may be here still: nobody waits
+    /// for their answers, and another program may do the same work anew.
+    pub async fn check_sender(&self) -> Result<()> {
+        if self.socket.has_ended().await { Err(self.has_no_sender()) } else { Ok(()) }
+    }
+
+    /// The same by a system call, where it goes unnoticed beside many bytes that are received.
+    pub(super) fn check_sender_now(&self) -> Result<()> {
+        if self.socket.has_ended_now() { Err(self.has_no_sender()) } else { Ok(()) }
+    }
+
+    fn has_no_sender(&self) -> Error {
+        self.name(Error::new(ErrorKind::HostDown, "it has ended before its change was done"))
+    }
+
     /// Takes the next bytes of the request's data, as many as the segments have, straight into
     /// them. Only system calls touch the segments. Panics when the request has not so many left.
     ///
@@ -255,6 +270,7 @@ impl Connection {
         let buffered = cursor.left().min(self.input.len());
         if buffered > 0 {
             self.socket.check_cancelled()?;
+            self.check_sender_now()?;
             let carried = raw::store(&self.input.bytes()[..buffered], cursor);
             self.input.consume(buffered);
             self.data_left -= buffered;
@@ -262,6 +278,7 @@ impl Connection {
         }
         self.flush_before_waiting(cursor.left() > 0).await?;
         while cursor.left() > 0 {
+            self.check_sender_now()?;
             let receive = |socket: BorrowedFd<'_>| raw::receive(socket, cursor);
             let received = self.socket.receive(self.patience(), UNTIL_WOULD_BLOCK, receive).await?;
             if received == 0 {

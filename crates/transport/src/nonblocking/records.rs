@@ -30,6 +30,7 @@ impl Connection {
         while cursor.left() > 0 {
             self.next_record().await?;
             self.socket.check_cancelled()?;
+            self.check_sender_now()?;
             let count = cursor.left().min(self.record.left());
             let stored = raw::store(&self.record.bytes()[..count], cursor);
             self.take_opened(count);

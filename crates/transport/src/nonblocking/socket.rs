@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
@@ -66,6 +67,22 @@ impl Socket {
     pub(super) fn shut_down(&self) {
         self.cancelled.set(true);
         crate::socket::shut_down(self.as_fd());
+    }
+
+    /// Whether the other side has ended its stream, as far as the event loop has heard: what it sent before may
+    /// be here still. It is heard together with the bytes that came before it, so whatever has come by another
+    /// connection since it ended is not met before.
+    pub(super) async fn has_ended(&self) -> bool {
+        let ready = poll_fn(|context| Poll::Ready(self.inner.poll_read_ready(context))).await;
+        matches!(ready, Poll::Ready(Ok(guard)) if guard.ready().is_read_closed())
+    }
+
+    /// The same as the kernel knows it now: a call that receives on and on does not go back to the event loop.
+    pub(super) fn has_ended_now(&self) -> bool {
+        let flags = PollFlags::RDHUP;
+        let mut watched = [PollFd::from_borrowed_fd(self.as_fd(), flags)];
+        let polled = rustix::event::poll(&mut watched, Some(&Timespec::default()));
+        polled.is_ok() && watched[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
     }
 
     /// Receives once. `wanted`: bytes that `receive` asks for; fewer mean that no more are there.
