@@ -46,7 +46,7 @@ impl<'a> AttributeChanges<'a> {
     /// Makes those that wait.
     pub fn send(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
-        let requests: Vec<SetAttributes> = waiting.iter().map(|(request, _)| request.clone()).collect();
+        let requests: Vec<SetAttributes> = waiting.iter().map(|(request, _)| *request).collect();
         let mut outcomes = Vec::with_capacity(waiting.len());
         let sent = self.pool.raw().set_attributes_of_files(&requests, |request, changed| {
             outcomes.push((request.inode, changed));
