@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -231,13 +232,16 @@ def test_a_client_killed_in_mid_write_disturbs_nobody(new_pool: NewPool) -> None
         def connections() -> int:
             return sum(server["connections"] for server in running.status())
 
-        before = connections()
+        def are_no_more_than(before: int) -> bool:
+            return connections() <= before
+
         for number in range(6):
+            have_heard = partial(are_no_more_than, connections())
             work = (clients.write_for_ever, running.name, number % 2 == 0, "/shared", 4 * MIB + 17)
             with clients.running(work) as (victim,):
                 time.sleep(0.02 * number)
                 victim.process.kill()
-            assert eventually(lambda: connections() <= before), "the servers hear of its end"
+            assert eventually(have_heard), "the servers hear of its end"
             # Another writes the same bytes then: late ones of the dead must not land on them.
             with pool.open("/shared", "r+b", buffering=0) as file:
                 file.pwrite(pattern(number + 50, 4 * MIB), 0)
