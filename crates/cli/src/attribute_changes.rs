@@ -45,7 +45,7 @@ impl<'a> AttributeChanges<'a> {
 
     /// Makes those that wait.
     pub fn send(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
+        let mut waiting = std::mem::take(&mut self.waiting);
         let requests: Vec<SetAttributes> = waiting.iter().map(|(request, _)| *request).collect();
         let mut outcomes = Vec::with_capacity(waiting.len());
         let sent = self.pool.raw().set_attributes_of_files(&requests, |request, changed| {
@@ -55,9 +55,10 @@ impl<'a> AttributeChanges<'a> {
             outcomes = requests.iter().map(|request| (request.inode, Err(error.clone()))).collect();
         }
         for (inode, changed) in outcomes {
-            let of_file = |(request, _): &&(SetAttributes, _)| request.inode == inode;
-            let path = waiting.iter().find(of_file).map_or(&b""[..], |(_, path)| path);
-            self.note(path, changed);
+            // Of a file that has two names in its directory each is told once.
+            let at = waiting.iter().position(|(request, _)| request.inode == inode);
+            let path = at.map(|at| waiting.swap_remove(at).1).unwrap_or_default();
+            self.note(&path, changed);
         }
     }
 

@@ -53,7 +53,8 @@ pub fn run(args: &Args, output: &mut Output) -> Done {
     let mount = find(&args.directory)?;
     if let Err(error) = send_rest(&mount.dir) {
         let text = "what was written last could not be sent to the pool before the unmount";
-        eprintln!("ramlace: {}: {text}: {error}", mount.dir.display());
+        let next = "its daemon goes on with what is not lost, and its log names what is";
+        eprintln!("ramlace: {}: {text}: {error}; {next}", mount.dir.display());
     }
     let gone = take_away(&mount.dir, !args.busy_fails)?;
     let users: &[User] = match &gone {

@@ -97,7 +97,7 @@ impl Raw<'_> {
     /// `done` with each and its outcome. Directories are changed by [`Raw::set_attributes`].
     ///
     /// # Errors
-    /// There is no session; then none was changed.
+    /// There is no session, or a home does not take when this process wrote to a file; then none was changed.
     pub fn set_attributes_of_files(
         self,
         changes: &[SetAttributes],

@@ -251,7 +251,7 @@ impl AllPromises {
     pub fn with_pending(&self) -> Vec<Slot> {
         self.slots
             .iter()
-            .filter(|(_, promises)| !promises.waiting.is_empty())
+            .filter(|(_, promises)| !promises.waiting.is_empty() || promises.settling.is_some())
             .map(|(slot, _)| *slot)
             .collect()
     }

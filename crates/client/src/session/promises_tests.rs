@@ -177,6 +177,7 @@ fn what_is_promised_later_is_not_waited_for_and_not_lost_for_those_who_wait() {
     assert!(all.begin_sending(SLOT));
     let last = all.answered(SLOT, 1);
     assert!(all.pending(SLOT).is_some() && all.are_pending(SLOT, second));
+    assert_eq!(all.with_pending(), [SLOT]);
     all.note_loss(SLOT, last[0].number, &refused);
     all.end_sending(SLOT, now);
     assert!(!all.are_pending(SLOT, second) && all.is_at_rest(SLOT));
