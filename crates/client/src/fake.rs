@@ -591,10 +591,11 @@ impl State {
             }
             Kind::Listen => body(&self.news(id, header, &decode_body::<Listen>(kind, bytes)?).0),
             Kind::EndRecalls => {
-                let EndRecalls { done, blocked, life } = decode_body::<EndRecalls>(kind, bytes)?;
+                let EndRecalls { done, blocked, relaxed, life } = decode_body::<EndRecalls>(kind, bytes)?;
                 self.data.recalls.retain(|(_, recall)| !done.contains(&recall.number));
                 self.data.ended.done.extend(done);
                 self.data.ended.blocked.extend(blocked);
+                self.data.ended.relaxed.extend(relaxed);
                 self.data.ended.life = life;
                 body(&())
             }

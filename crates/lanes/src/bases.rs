@@ -139,7 +139,7 @@ impl DataLeases {
         };
         for number in self.numbers_at(place, WHOLE) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == holder) {
-                (pending.fenced, pending.waited) = (true, false);
+                pending.set_fenced();
             }
         }
         self.fence(place, holder, now);

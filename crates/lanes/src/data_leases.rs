@@ -120,6 +120,16 @@ pub struct DataLeases {
     fought: Fought,
 }
 
+/// Whose answers wait for a recall, from the fewest to the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum WaitedFor {
+    ByNobody,
+    /// The holder cannot drop the pages before a call of its own is answered, which may wait for the drop of a page
+    /// that another call holds: calls that change bytes do not wait. Whoever publishes stores holds no page.
+    ByPublishers,
+    ByAll,
+}
+
 /// A recall that was not acknowledged.
 #[derive(Debug)]
 struct Pending {
@@ -129,8 +139,7 @@ struct Pending {
     began: u64,
     /// When the holder last wrote something back, or it began.
     progress: u64,
-    /// Answers wait for it.
-    waited: bool,
+    waited: WaitedFor,
     /// The holder's time is over.
     fenced: bool,
     /// The part of it that only the holder had.
@@ -344,6 +353,16 @@ impl DataLeases {
 }
 
 impl Pending {
+    /// Whether answers to changes wait for it.
+    fn is_waited(&self) -> bool {
+        self.waited == WaitedFor::ByAll
+    }
+
+    /// The holder's time is over.
+    fn set_fenced(&mut self) {
+        (self.fenced, self.waited) = (true, WaitedFor::ByNobody);
+    }
+
     fn until(&self) -> u64 {
         let writing = self.began + limits::DATA_RECALL_WRITING_MILLIS;
         (self.progress + limits::DATA_RECALL_MILLIS).min(writing)

@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use ramlace_base::ErrorKind;
+use ramlace_wire::leases::EndRecalls;
 
 use super::*;
 
@@ -158,7 +159,7 @@ impl World {
             Step::Drop(mount) => self.drop_pages(mount),
             Step::Acknowledge(mount) => {
                 let done = std::mem::take(&mut self.dropped[mount]);
-                self.place.leases.acknowledge(session(mount), &done, &[]);
+                self.place.leases.acknowledge(session(mount), &EndRecalls::of_done(&done));
             }
         }
         self.note_news();

@@ -2,6 +2,7 @@
 //! [`lives`], limits of copies in [`copies`].
 
 use ramlace_base::{ErrorKind, InodeId};
+use ramlace_wire::leases::EndRecalls;
 
 use super::*;
 use crate::pages::page_at;
@@ -84,7 +85,7 @@ fn what_a_kernel_has_written_through_is_recalled_from_it_however_it_came() {
     let mut place = Place_::new();
     place.leases.keep(FILE, session(0), whole(0), 0);
     let waits = place.change(session(1), 0, &[1]);
-    place.leases.acknowledge(session(0), &waits, &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&waits));
     assert_eq!(place.change(session(1), 0, &[2]).len(), 0, "it has dropped them");
     // A large write goes to its place as it arrives: its bytes are never in memory at once.
     place.leases.wrote_through(FILE, session(0), whole(0), &[], 0);
@@ -120,9 +121,9 @@ fn a_session_that_does_not_answer_is_fenced_until_it_does() {
     assert_eq!(place.write_back(0, 0, &stale).unwrap_err().kind(), ErrorKind::Stale);
     assert_eq!(place.bytes[9], 0);
     // Another session may not speak for it.
-    place.leases.acknowledge(session(2), &waits, &[]);
+    place.leases.acknowledge(session(2), &EndRecalls::of_done(&waits));
     assert!(place.write_back(0, 0, &stale).is_err());
-    place.leases.acknowledge(session(0), &waits, &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&waits));
     assert!(place.write_back(0, 0, &stale).is_err(), "it has yet to drop all the rest");
     let told = place.leases.unacknowledged(session(0), 0);
     assert_eq!((told.len(), told[0].start, told[0].end), (1, 0, u64::MAX));
@@ -132,7 +133,7 @@ fn a_session_that_does_not_answer_is_fenced_until_it_does() {
     place.write_back(0, 1, &other).unwrap();
     assert_eq!(place.bytes[PAGE_BYTES as usize + 9], 8);
     assert!(place.write_back(0, 0, &stale).is_err());
-    place.leases.acknowledge(session(0), &[told[0].number], &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&[told[0].number]));
     let mut fresh = place.read_page(0, 0);
     fresh[9] = 9;
     place.write_back(0, 0, &fresh).unwrap();
@@ -158,8 +159,10 @@ fn a_blocked_holder_is_not_waited_for_and_its_stores_are_taken() {
     let mut place = Place_::new();
     let mut page = place.read_page(0, 0);
     let waits = place.change(session(1), 5, &[7]);
-    assert!(place.leases.acknowledge(session(0), &[], &waits));
-    assert!(!place.leases.is_waited(waits[0]));
+    assert!(
+        place.leases.acknowledge(session(0), &EndRecalls { blocked: waits.clone(), ..EndRecalls::default() })
+    );
+    assert!(!place.leases.is_waited(waits[0]) && place.leases.is_waited_by_publishers(waits[0]));
     page[9] = 9;
     place.write_back(0, 0, &page).unwrap();
     assert_eq!(place.bytes[5..10], [7, 0, 0, 0, 9]);
@@ -182,7 +185,7 @@ fn stores_into_what_was_erased_meanwhile_are_gone_with_it_and_those_after_are_no
     page[9] = 9;
     place.write_back(0, 1, &page).unwrap();
     assert_eq!(place.bytes[PAGE_BYTES as usize + 9], 9);
-    place.leases.acknowledge(session(0), &waits, &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&waits));
     assert!(place.leases.has_lease(FILE, session(0)));
 }
 
@@ -197,7 +200,7 @@ fn each_reader_of_a_page_costs_its_writer_one_recall_however_often_it_writes() {
         let told: Vec<u64> =
             place.leases.unacknowledged(session(reader), 0).iter().map(|recall| recall.number).collect();
         assert_eq!(told.len(), 1);
-        place.leases.acknowledge(session(reader), &told, &[]);
+        place.leases.acknowledge(session(reader), &EndRecalls::of_done(&told));
     }
     assert_eq!(place.change(session(0), 7, &[3]).len(), 0, "nobody has it");
 }
@@ -217,7 +220,7 @@ fn a_writer_that_streams_recalls_ahead() {
             .min(1);
         let told = place.leases.unacknowledged(session(0), 0);
         let numbers: Vec<u64> = told.iter().map(|recall| recall.number).collect();
-        place.leases.acknowledge(session(0), &numbers, &[]);
+        place.leases.acknowledge(session(0), &EndRecalls::of_done(&numbers));
     }
     assert_eq!(recalls, 7);
 }
@@ -239,7 +242,7 @@ fn holes_that_are_filled_make_no_page_of_before_a_fence_known() {
     }
     // It says that all of them are gone.
     let told: Vec<u64> = leases.unacknowledged(session(0), 0).iter().map(|recall| recall.number).collect();
-    leases.acknowledge(session(0), &told, &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&told));
     leases.keep(FILE, session(0), page(1), limits::DATA_RECALL_MILLIS);
     leases.check_base(FILE, session(0), page(1)).unwrap();
 }
@@ -284,7 +287,7 @@ fn a_session_that_asks_for_a_lease_and_reads_nothing_changes_no_base() {
     assert_eq!(place.bytes[4..8], [0, 5, 0, 7]);
     let told: Vec<u64> =
         place.leases.unacknowledged(session(0), 0).iter().map(|recall| recall.number).collect();
-    place.leases.acknowledge(session(0), &told, &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&told));
     assert!(!place.leases.keep_whole(FILE, session(0), 0));
     assert!(place.leases.keep_whole(FILE, session(0), 0));
     // A session that had no lease has all of it, and is notified of changes.

@@ -1,6 +1,7 @@
 //! What a server knows after a restart of pages that kernels have from before.
 
 use ramlace_base::Slot;
+use ramlace_wire::leases::EndRecalls;
 
 use super::*;
 
@@ -27,7 +28,7 @@ fn what_was_stored_before_a_new_life_and_what_others_write_in_it_all_survive() {
     assert_eq!(place.change(session(1), 20, &[8]), waits, "they are asked once");
     place.write_back(2, 0, &pages[1]).unwrap();
     for (number, holder) in waits.iter().zip([0, 2]) {
-        place.leases.acknowledge(session(holder), &[*number], &[]);
+        place.leases.acknowledge(session(holder), &EndRecalls::of_done(&[*number]));
     }
     assert_eq!([5, 9, 12, 20].map(|at| place.bytes[at]), [7, 9, 12, 8]);
     assert!(place.leases.has_returned(session(0)) && !place.leases.has_returned(session(0)));
@@ -91,7 +92,7 @@ fn what_the_log_could_not_be_told_yet_is_told_when_there_is_more_of_it() {
     place.read_page(0, 0);
     let waits = place.change(session(1), 5, &[7]);
     place.leases.take_news();
-    place.leases.acknowledge(session(0), &waits, &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&waits));
     let told = place.leases.take_news();
     let dropped = News::Dropped { place: FILE, session: session(0), pages: whole(0) };
     assert_eq!(told, [dropped]);
@@ -115,7 +116,7 @@ fn a_session_that_says_nothing_is_waited_for_once_for_all_that_it_had_before() {
     assert_eq!(change_at(&mut leases, place(70), 0).len(), 2);
     let second = change_at(&mut leases, place(71), 3_000);
     // The other one is there, and has one file that it cannot drop.
-    leases.acknowledge(session(2), &[second[1]], &[]);
+    leases.acknowledge(session(2), &EndRecalls::of_done(&[second[1]]));
     assert!(leases.is_waited(second[0]));
     assert!(leases.pass(limits::DATA_RECALL_MILLIS));
     assert!(!leases.is_waited(second[0]), "the wait for the first was one for all");
@@ -131,7 +132,7 @@ fn a_session_that_says_nothing_is_waited_for_once_for_all_that_it_had_before() {
         News::Outdated { place: at, session: of, .. } if *at == place(72) && *of == session(0))));
     // It comes back, and drops all that is recalled.
     let told: Vec<u64> = leases.unacknowledged(session(0), 0).iter().map(|recall| recall.number).collect();
-    leases.acknowledge(session(0), &told, &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&told));
     assert!(leases.has_returned(session(0)));
     leases.keep(place(72), session(0), whole(0), 0);
     assert_eq!(change_at(&mut leases, place(72), 6_000).len(), 2, "it is waited for as everybody");
@@ -148,7 +149,7 @@ fn a_session_that_is_late_again_and_again_for_what_it_had_before_is_waited_for_n
         let done = change_at(&mut leases, (InodeId(100 + inode), None), now);
         let late = change_at(&mut leases, (InodeId(200 + inode), None), now);
         waited += late.len();
-        leases.acknowledge(session(0), &done, &[]);
+        leases.acknowledge(session(0), &EndRecalls::of_done(&done));
         now += limits::DATA_RECALL_MILLIS;
         leases.pass(now);
     }
@@ -161,7 +162,7 @@ fn a_session_that_is_there_again_after_it_was_late_is_waited_for_and_keeps_what_
     let mut leases = next_life(&[0]);
     let place = |inode: u64| (InodeId(inode), None);
     let first = change_at(&mut leases, place(72), 0);
-    leases.acknowledge(session(0), &first, &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&first));
     // A page of another file is stuck, and the session is asked for nothing else meanwhile but what it has
     // got since the restart.
     let stuck = change_at(&mut leases, place(70), 0);
@@ -177,7 +178,7 @@ fn a_session_that_is_there_again_after_it_was_late_is_waited_for_and_keeps_what_
     let again = change_at(&mut leases, place(71), limits::DATA_RECALL_MILLIS);
     assert!(again.iter().all(|number| leases.is_waited(*number)) && !again.is_empty());
     leases.check_base(place(71), session(0), whole(0)).unwrap();
-    leases.acknowledge(session(0), &again, &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&again));
     assert_eq!(
         change_at(&mut leases, place(73), limits::DATA_RECALL_MILLIS).len(),
         1,
@@ -203,7 +204,7 @@ fn a_session_that_drops_what_it_is_told_to_is_asked_at_any_number_of_places() {
     for inode in 0..=2 * limits::DATA_RECALLS_PER_SESSION_MAX as u64 {
         let asked = change_at(&mut leases, (InodeId(inode), None), 0);
         assert_eq!(asked.len(), 1, "at place {inode}");
-        leases.acknowledge(session(0), &asked, &[]);
+        leases.acknowledge(session(0), &EndRecalls::of_done(&asked));
     }
     let had = &leases.returning.of[&session(0)];
     assert!(had.asked.len() <= limits::DATA_RECALLS_PER_SESSION_MAX);
@@ -224,7 +225,7 @@ fn what_was_dropped_before_the_log_could_be_told_that_it_is_outdated_leaves_noth
     place.read_page(0, 0);
     let waits = place.change(session(1), 5, &[7]);
     assert!(place.leases.has_news());
-    place.leases.acknowledge(session(0), &waits, &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&waits));
     let mut log = Outdated::default();
     place.leases.take_news().iter().for_each(|news| log.note(news));
     assert_eq!(log, Outdated::default());
@@ -251,7 +252,7 @@ fn what_is_read_anew_after_a_drop_is_as_good_in_the_life_after_the_next() {
     // It drops this page, and still has to drop those of other files: it has not reported that it has nothing
     // from before.
     let waits = place.change(session(1), 6, &[7]);
-    place.leases.acknowledge(session(0), &waits, &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&waits));
     let mut page = place.read_page(0, 0);
     note(&mut place.leases, &mut log);
     place.leases = after(&log);
@@ -282,7 +283,7 @@ fn pages_that_others_changed_before_they_were_dropped_are_refused_in_the_next_li
     place.write_back(0, 0, &page).unwrap();
     // Without a further restart nothing is left of it.
     place.leases = dropped;
-    place.leases.acknowledge(session(0), &waits, &[]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&waits));
     let dropped = News::Dropped { place: FILE, session: session(0), pages: whole(0) };
     assert_eq!(place.leases.take_news(), [dropped]);
 }

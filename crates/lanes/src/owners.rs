@@ -644,7 +644,7 @@ impl DataLeases {
             claims.filter(|claim| claim.wish == Wish::Through && claim.session == pending.holder);
         let coming = self.owners.coming.get(&place).into_iter().flatten();
         let meets = |pages: ByteRange| !pages.intersection(pending.range).is_empty();
-        !pending.waited
+        !pending.is_waited()
             && (through.any(|claim| meets(claim.pages))
                 || coming.filter(|(session, _)| *session == pending.holder).any(|(_, pages)| meets(*pages)))
     }

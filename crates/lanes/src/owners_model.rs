@@ -3,6 +3,8 @@
 
 use proptest::prelude::*;
 
+use ramlace_wire::leases::EndRecalls;
+
 use super::*;
 
 const WRITERS: usize = 5;
@@ -114,7 +116,7 @@ impl World {
             Step::Drop(kernel) => self.drop_pages(kernel),
             Step::Acknowledge(kernel) => {
                 let done = std::mem::take(&mut self.done[kernel]);
-                self.leases.acknowledge(session(kernel), &done, &[]);
+                self.leases.acknowledge(session(kernel), &EndRecalls::of_done(&done));
             }
             Step::Write(first, count) => self.write(first, count),
             Step::Die => self.die(),

@@ -1,6 +1,7 @@
 //! Which session may store into which page: examples. Histories at random are in [`model`].
 
 use ramlace_base::InodeId;
+use ramlace_wire::leases::EndRecalls;
 
 use super::super::{Change, News, Outdated, ReadNow, Stored};
 use super::*;
@@ -51,7 +52,7 @@ fn two_that_lost_a_page_and_want_it_again_do_not_wait_for_each_other() {
     assert!(leases.claim(&own(0, 0, 1), &mut first, 0).unwrap());
     assert!(!leases.claim(&own(1, 0, 1), &mut second, 0).unwrap());
     let told = leases.unacknowledged(session(0), 0);
-    leases.acknowledge(session(0), &[told.last().unwrap().number], &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&[told.last().unwrap().number]));
     assert!(leases.claim(&own(1, 0, 1), &mut second, 0).unwrap());
 }
 
@@ -74,7 +75,7 @@ fn a_request_that_comes_again_takes_the_place_of_the_one_before() {
     let (_, mut again) = claim(&mut leases, &own(1, 0, 8));
     assert_eq!(leases.claim(&own(1, 0, 7), &mut lost, 0).unwrap_err().kind(), ErrorKind::Retry);
     let told = leases.unacknowledged(session(0), 0);
-    leases.acknowledge(session(0), &[told[0].number], &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&[told[0].number]));
     assert!(leases.claim(&own(1, 0, 8), &mut again, 0).unwrap());
     // The page is in its kernel: a late copy must not have the effect that it is not.
     claim(&mut leases, &own(0, 0, 2));
@@ -127,7 +128,7 @@ fn a_page_is_not_waited_for_that_a_write_holds_which_has_yet_to_begin() {
     leases.keep(FILE, session(COHERENT), whole(0), 0);
     let (_, mut ticket) = claim(&mut leases, &own(0, 0, 1));
     let told: Vec<u64> = told(&leases, COHERENT).iter().map(|(number, _)| *number).collect();
-    leases.acknowledge(session(COHERENT), &[], &told);
+    leases.acknowledge(session(COHERENT), &EndRecalls { blocked: told.clone(), ..EndRecalls::default() });
     assert!(!leases.claim(&own(0, 0, 1), &mut ticket, 0).unwrap());
     let written = ByteRange { start: 100, end: 200 };
     leases.comes(FILE, session(COHERENT), written);
@@ -191,7 +192,7 @@ fn told(leases: &DataLeases, number: usize) -> Vec<(u64, ByteRange)> {
 /// A kernel has dropped all that it was asked to. Returns how many recalls that were.
 fn acknowledge_all(leases: &mut DataLeases, number: usize) -> usize {
     let done: Vec<u64> = told(leases, number).iter().map(|(number, _)| *number).collect();
-    leases.acknowledge(session(number), &done, &[]);
+    leases.acknowledge(session(number), &EndRecalls::of_done(&done));
     done.len()
 }
 
@@ -265,7 +266,7 @@ fn sessions_that_wait_for_each_other_by_parts_of_large_recalls_are_told_of_the_o
     for (number, page) in [(0, 1), (1, 0)] {
         let again =
             told(&leases, number).into_iter().skip(1).find(|(_, range)| *range == whole(page)).unwrap();
-        leases.acknowledge(session(number), &[again.0], &[]);
+        leases.acknowledge(session(number), &EndRecalls::of_done(&[again.0]));
     }
     assert!(leases.claim(&own(0, 0, 1), &mut first, 0).unwrap());
     assert!(leases.claim(&own(1, 1, 1), &mut second, 0).unwrap());
@@ -291,7 +292,7 @@ fn an_answer_waits_for_the_rest_of_a_recall_whose_holder_waits_for_a_page_of_it(
     assert!(leases.is_waited(of_the_first), "it has the other page");
     assert!(leases.resend_waited(&recalls, 0) && !leases.resend_waited(&recalls, 0), "it is told once");
     let again = told(&leases, 0).into_iter().find(|(_, range)| *range == whole(0)).unwrap();
-    leases.acknowledge(session(0), &[again.0], &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&[again.0]));
     assert!(!leases.is_waited(of_the_first), "it has nothing of it");
     // A session that changes only what it waits for does not wait for it.
     let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
@@ -316,7 +317,7 @@ fn no_session_is_fenced_that_waits_for_a_page_of_what_it_is_to_drop() {
     assert!(leases.pass(soon));
     let rest = ByteRange { start: PAGE_BYTES, end: u64::MAX };
     let again = told(&leases, 0).into_iter().find(|(_, range)| *range == rest).expect("all but the page");
-    leases.acknowledge(session(0), &[again.0], &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&[again.0]));
     let end = leases.next_end().unwrap();
     assert_eq!(end, limits::DATA_RECALL_MILLIS, "the other one's time");
     assert!(leases.pass(end));
@@ -357,7 +358,7 @@ fn a_session_that_gets_the_page_that_kept_it_from_its_drop_has_the_time_to_drop_
     leases.before_change(FILE, session(LIBRARY), WHOLE, Change::Erase, read, 0).unwrap();
     assert!(leases.pass(limits::DATA_RECALL_STUCK_MILLIS));
     let (rest, _) = *told(&leases, 0).last().expect("all but the page");
-    leases.acknowledge(session(0), &[rest], &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&[rest]));
     // The other one writes back as long as it may.
     let (mut now, end) = (0, limits::DATA_RECALL_WRITING_MILLIS);
     while now + limits::DATA_RECALL_MILLIS < end {
@@ -389,9 +390,9 @@ fn what_lies_together_is_recalled_as_one() {
     assert_eq!(told(&leases, 0), [(1, many), (2, rest[0]), (3, rest[1])]);
     assert!(!leases.claim(&punch, &mut ticket, 0).unwrap());
     assert_eq!(leases.last_number, 3, "it is told once");
-    leases.acknowledge(session(0), &[3], &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&[3]));
     assert!(!leases.claim(&punch, &mut ticket, 0).unwrap());
-    leases.acknowledge(session(0), &[2], &[]);
+    leases.acknowledge(session(0), &EndRecalls::of_done(&[2]));
     assert!(leases.claim(&punch, &mut ticket, 0).unwrap(), "it has nothing of the page");
     leases.end_claim(FILE, ticket);
     assert!(leases.claim(&own(0, 7, 2), &mut page, 0).unwrap());
@@ -435,7 +436,7 @@ fn pages_that_are_wanted_one_after_the_other_are_recalled_ahead() {
         waited += 1;
         let told = leases.unacknowledged(session(0), 0);
         let numbers: Vec<u64> = told.iter().map(|recall| recall.number).collect();
-        leases.acknowledge(session(0), &numbers, &[]);
+        leases.acknowledge(session(0), &EndRecalls::of_done(&numbers));
         assert!(leases.claim(&own(1, page, 2), &mut ticket, 0).unwrap());
     }
     assert_eq!(waited, 7);

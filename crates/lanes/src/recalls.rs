@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use ramlace_base::{ByteRange, Result, SessionId, limits};
-use ramlace_wire::leases::DataRecall;
+use ramlace_wire::leases::{DataRecall, EndRecalls};
 
-use super::{Change, DataLeases, Pending, ReadNow};
+use super::{Change, DataLeases, Pending, ReadNow, WaitedFor};
 use crate::pages::{PAGE_BYTES, WHOLE, ahead, hull, pages_of, recalled_together, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
@@ -92,17 +92,19 @@ impl DataLeases {
         has || self.recall_of_before(place, session, now)
     }
 
-    /// A holder acknowledges recalls: those that are done, and those that it cannot do before a write of its
-    /// own is answered. Returns whether an answer may have fewer recalls to wait for now.
-    pub fn acknowledge(&mut self, session: SessionId, done: &[u64], blocked: &[u64]) -> bool {
+    /// A holder acknowledges recalls: those that are done, those that it cannot do before a call of its own is
+    /// answered, and those of relaxed files. Returns whether an answer may have fewer recalls to wait for now.
+    pub fn acknowledge(&mut self, session: SessionId, ended: &EndRecalls) -> bool {
         let mut changed = false;
-        for number in blocked {
+        let blocked = ended.blocked.iter().map(|number| (number, WaitedFor::ByPublishers));
+        for (number, by) in blocked.chain(ended.relaxed.iter().map(|number| (number, WaitedFor::ByNobody))) {
             if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.holder == session) {
-                changed |= std::mem::replace(&mut pending.waited, false);
+                changed |= pending.waited > by;
+                pending.waited = pending.waited.min(by);
                 self.returning.note_acknowledged(session, self.last_number);
             }
         }
-        for number in done {
+        for number in &ended.done {
             if self.recalls.get(number).is_some_and(|pending| pending.holder == session) {
                 let earlier = self.note_dropped(*number);
                 self.note_dropped_whole(*number);
@@ -114,10 +116,21 @@ impl DataLeases {
         changed
     }
 
-    /// Whether an answer has to wait for this recall.
+    /// Whether the answer to a change has to wait for this recall.
     #[must_use]
     pub fn is_waited(&self, number: u64) -> bool {
-        self.recalls.get(&number).is_some_and(|pending| pending.waited && !self.is_excused(pending))
+        self.is_waited_by(number, WaitedFor::ByAll)
+    }
+
+    /// Whether the answer to a publisher has to wait for this recall: its kernel holds no page meanwhile, so it
+    /// waits for holders that are blocked, too.
+    #[must_use]
+    pub fn is_waited_by_publishers(&self, number: u64) -> bool {
+        self.is_waited_by(number, WaitedFor::ByPublishers)
+    }
+
+    fn is_waited_by(&self, number: u64, least: WaitedFor) -> bool {
+        self.recalls.get(&number).is_some_and(|pending| pending.waited >= least && !self.is_excused(pending))
     }
 
     /// Recalls again the rest of recalls that an answer waits for, where their holders wait for pages of them
@@ -125,7 +138,7 @@ impl DataLeases {
     pub fn resend_waited(&mut self, numbers: &[u64], now: u64) -> bool {
         let mut of: BTreeMap<Place, ByteRange> = BTreeMap::new();
         for pending in numbers.iter().filter_map(|number| self.recalls.get(number)) {
-            if pending.waited && self.is_awaited_by_kernels(pending.place) {
+            if pending.is_waited() && self.is_awaited_by_kernels(pending.place) {
                 let hull = of.entry(pending.place).or_insert(pending.range);
                 let (start, end) = (hull.start.min(pending.range.start), hull.end.max(pending.range.end));
                 *hull = ByteRange { start, end };
@@ -136,19 +149,21 @@ impl DataLeases {
         self.last_number != newest
     }
 
-    /// Recalls from others, up to a number, that answers wait for, whichever change made them: what a session
+    /// Recalls from others, up to a number, that publishers wait for, whichever change made them: what a session
     /// has written back may be on pages that were recalled already for another session.
     #[must_use]
     pub fn of_others(&self, session: SessionId, up_to: u64) -> Vec<u64> {
-        let of_others = |pending: &Pending| pending.waited && pending.holder != session;
+        let of_others =
+            |pending: &Pending| pending.waited >= WaitedFor::ByPublishers && pending.holder != session;
         let recalls = self.recalls.range(..=up_to).filter(|(_, pending)| of_others(pending));
         recalls.map(|(number, _)| *number).collect()
     }
 
-    /// The newest recall of this place from others that answers wait for.
+    /// The newest recall of this place from others that publishers wait for.
     #[must_use]
     pub fn newest_at(&self, place: Place, session: SessionId) -> Option<u64> {
-        let others = |pending: &Pending| pending.waited && pending.holder != session;
+        let others =
+            |pending: &Pending| pending.waited >= WaitedFor::ByPublishers && pending.holder != session;
         let recalls = self.pending_at(place, WHOLE).filter(|(_, pending)| others(pending));
         recalls.map(|(number, _)| number).max()
     }
@@ -199,7 +214,7 @@ impl DataLeases {
     /// Fences a recall's holder: no caller waits for it any more.
     pub(super) fn fence_holder(&mut self, number: u64, now: u64) {
         let Some(pending) = self.recalls.get_mut(&number) else { return };
-        (pending.fenced, pending.waited) = (true, false);
+        pending.set_fenced();
         let (place, holder) = (pending.place, pending.holder);
         self.fence(place, holder, now);
     }
@@ -215,7 +230,7 @@ impl DataLeases {
         if !self.pending_at(place, WHOLE).any(|(_, pending)| whole(pending)) {
             let number = self.add(place, holder, WHOLE, now);
             let pending = self.recalls.get_mut(&number).expect("it was made just now");
-            (pending.fenced, pending.waited) = (true, false);
+            pending.set_fenced();
         }
         let number =
             self.pending_at(place, WHOLE).find(|(_, pending)| whole(pending)).map(|(number, _)| number);
@@ -253,7 +268,7 @@ impl DataLeases {
         let number = self.last_number;
         let (owned, erased, dropped, outdated) = Default::default();
         let (began, progress, resent_at) = (now, now, now);
-        let (waited, fenced, of_before) = (true, false, false);
+        let (waited, fenced, of_before) = (WaitedFor::ByAll, false, false);
         let pending = Pending {
             place,
             range,
@@ -317,7 +332,7 @@ impl DataLeases {
     }
 
     pub(super) fn waits(&self, place: Place, by: SessionId, pages: &[ByteRange]) -> Vec<u64> {
-        let others = |pending: &Pending| pending.waited && pending.holder != by;
+        let others = |pending: &Pending| pending.is_waited() && pending.holder != by;
         let is_there = |pending: &Pending| {
             let parts = pages.iter().map(|part| part.intersection(pending.range));
             let mut met = parts.filter(|part| !part.is_empty()).peekable();

@@ -4,6 +4,7 @@
 //! [`crate::recalls`] decides which pages are dropped, when, and what is reported. A dropper is never one of
 //! the threads that answer the kernel.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ use ramlace_client::{DataLeases, DataRecall, Pool};
 use ramlace_fuse::Notifier;
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::Mode;
+use ramlace_wire::leases::EndRecalls;
+use rustix::process::Pid;
 
 use crate::modes::Modes;
 use crate::pages::{Pages, Suspect, WHOLE};
@@ -49,6 +52,8 @@ struct Shared {
 
 struct State {
     drops: Drops<Then>,
+    /// The threads of the drops that are under way, by the drop.
+    threads: HashMap<u64, Pid>,
     /// The connection to the servers; `None`: the mount has ended.
     pool: Option<Pool>,
     /// The time for which the watching thread sleeps; it then checks what is late.
@@ -81,7 +86,8 @@ impl Droppers {
         strict: &Arc<StrictReads>,
         modes: &Arc<Modes>,
     ) -> Result<Droppers> {
-        let state = State { drops: Drops::new(), pool: Some(pool.clone()), watched_until: None };
+        let (drops, threads) = (Drops::new(), HashMap::new());
+        let state = State { drops, threads, pool: Some(pool.clone()), watched_until: None };
         let shared = Arc::new(Shared {
             notifier,
             pages: pages.clone(),
@@ -237,6 +243,7 @@ impl Shared {
             }
             let effect = {
                 let mut state = self.lock();
+                state.threads.remove(&id);
                 let effect = state.drops.over(id, dropped.is_ok(), self.now());
                 // Another drop of the same file may have waited for this one.
                 self.work.notify_one();
@@ -269,6 +276,7 @@ impl Shared {
             }
             let now = self.now();
             if let Some(next) = state.drops.next(now) {
+                state.threads.insert(next.0, rustix::thread::gettid());
                 self.see_to_watch(&state);
                 return Some(next);
             }
@@ -302,7 +310,10 @@ impl Shared {
                     state.watched_until = None;
                 }
                 Some(_) => {
-                    let effects = state.drops.look(now, |drop| self.pages.held(drop.inode, &drop.parts));
+                    let State { drops, threads, .. } = &mut *state;
+                    let held = |drop: &Wanted| self.pages.held(drop.inode, &drop.parts);
+                    let effects =
+                        drops.look(now, held, |id| threads.get(&id).is_none_or(|thread| sleeps(*thread)));
                     // A stuck drop has given its place to others, and each added drop is to begin.
                     for _ in 0..=state.drops.take_added() {
                         self.begin_threads(&mut state);
@@ -318,8 +329,13 @@ impl Shared {
     fn carry_out(&self, effects: impl IntoIterator<Item = Effect<Then>>) {
         for effect in effects {
             match effect {
-                Effect::Done(server, number) => self.tell(server, &[number], &[]),
-                Effect::Blocked(server, number) => self.tell(server, &[], &[number]),
+                Effect::Done(server, number) => self.tell(server, EndRecalls::of_done(&[number])),
+                Effect::Blocked(server, number) => {
+                    self.tell(server, EndRecalls { blocked: vec![number], ..EndRecalls::default() });
+                }
+                Effect::Relaxed(server, number) => {
+                    self.tell(server, EndRecalls { relaxed: vec![number], ..EndRecalls::default() });
+                }
                 Effect::DroppedAll(server, life) => {
                     let pool = self.lock().pool.clone();
                     if let Some(pool) = pool {
@@ -331,10 +347,10 @@ impl Shared {
         }
     }
 
-    fn tell(&self, server: ServerId, done: &[u64], blocked: &[u64]) {
+    fn tell(&self, server: ServerId, ended: EndRecalls) {
         let pool = self.lock().pool.clone();
         if let Some(pool) = pool {
-            pool.end_recalls(server, done, blocked);
+            pool.end_recalls(server, ended);
         }
     }
 
@@ -346,6 +362,15 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+}
+
+/// Whether a thread of this process is asleep in the kernel, rather than waiting for a processor. One whose state cannot be
+/// read counts as asleep.
+fn sleeps(thread: Pid) -> bool {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    let state = std::fs::read_to_string(path).ok();
+    // The state follows the name, which is in parentheses and may have some.
+    state.as_deref().and_then(|stat| stat.rsplit_once(") ")).is_none_or(|(_, rest)| !rest.starts_with('R'))
 }
 
 /// The part of a range before its last page, and the part in that page.

@@ -21,7 +21,7 @@ use ramlace_wire::Layout;
 use crate::nodes::pages::File;
 use crate::nodes::{Nodes, Parts};
 use crate::reads::Held;
-use crate::under_way::{Kind, LeftOut};
+use crate::under_way::{HeldPages, Kind, LeftOut};
 
 /// A range of a lane is dropped exactly if it consists of at most so many parts of the file, and otherwise as
 /// one range.
@@ -166,8 +166,8 @@ impl Pages {
         Request { pages: self.clone(), inode, number, drops_begun }
     }
 
-    /// The parts of these pages that requests under way may hold locked until they are answered.
-    pub(crate) fn held(&self, inode: InodeId, parts: &[ByteRange]) -> Vec<ByteRange> {
+    /// What requests under way may hold of these pages until they are answered.
+    pub(crate) fn held(&self, inode: InodeId, parts: &[ByteRange]) -> HeldPages {
         self.look(inode, |file| file.held(parts)).unwrap_or_default()
     }
 
@@ -485,15 +485,20 @@ mod tests {
     #[test]
     fn writes_and_truncations_hold_their_pages_until_they_are_over() {
         let pages = pages();
-        assert!(pages.held(FILE, &[WHOLE]).is_empty());
+        assert_eq!(pages.held(FILE, &[WHOLE]), HeldPages::default());
         let write = pages.begin_through(FILE, page(1));
-        let held =
-            || -> Vec<u64> { (0..4).filter(|at| !pages.held(FILE, &[page(*at)]).is_empty()).collect() };
-        assert_eq!(held(), [1]);
+        let locked = || -> Vec<u64> {
+            (0..4).filter(|at| !pages.held(FILE, &[page(*at)]).locked.is_empty()).collect()
+        };
+        assert_eq!(locked(), [1]);
+        let read = pages.begin_read(FILE, &layout(1), range(0, 4 * PAGE), Some(1));
+        assert!(locked().is_empty(), "nothing is read that is locked");
+        drop(read);
         let cut = pages.begin_cut(FILE);
-        assert_eq!(held(), [0, 1, 2, 3], "whatever lies before the new end, too");
+        assert_eq!(locked(), [1]);
+        assert!(pages.held(FILE, &[page(3)]).is_cut, "whatever lies before the new end, too");
         drop((write, cut));
-        assert!(pages.held(FILE, &[WHOLE]).is_empty());
+        assert_eq!(pages.held(FILE, &[WHOLE]), HeldPages::default());
     }
 
     #[test]
@@ -556,9 +561,9 @@ mod tests {
         pages.left_out_is_written(FILE, &write);
         assert_eq!(next.join().unwrap(), [page(1)], "it was not written by the call");
         assert_eq!(back(&pages, 0).1, [range(0, 100), range(150, PAGE)], "the call has written the rest");
-        assert!([page(0), page(1)].iter().all(|page| !pages.held(FILE, &[*page]).is_empty()));
+        assert!([page(0), page(1)].iter().all(|page| !pages.held(FILE, &[*page]).locked.is_empty()));
         drop(write);
-        assert!(pages.held(FILE, &[WHOLE]).is_empty());
+        assert_eq!(pages.held(FILE, &[WHOLE]), HeldPages::default());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use ramlace_base::{ByteRange, InodeId, ServerId, limits};
 
 use self::job::{Job, Late, RestDrop};
 use crate::pages::WHOLE;
+use crate::under_way::HeldPages;
 
 mod job;
 #[cfg(test)]
@@ -74,6 +75,8 @@ pub(crate) enum Effect<T> {
     Done(ServerId, u64),
     /// A recall waits for a request of this kernel.
     Blocked(ServerId, u64),
+    /// A recall is of a relaxed file.
+    Relaxed(ServerId, u64),
     /// Everything from before this incarnation of a server is dropped.
     DroppedAll(ServerId, u64),
     /// The waiting request continues.
@@ -372,15 +375,21 @@ impl<T> Drops<T> {
         next.is_some_and(|at| until.is_none_or(|until| is_late(at, until)))
     }
 
-    /// Checks the drops that are due. `held`: the parts of some pages that are held by requests under way.
-    pub(crate) fn look(&mut self, now: u64, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Vec<Effect<T>> {
+    /// Checks the drops that are due. `held`: what requests under way hold of some pages; `sleeps`: whether the
+    /// thread of a drop is asleep in the kernel.
+    pub(crate) fn look(
+        &mut self,
+        now: u64,
+        held: impl Fn(&Wanted) -> HeldPages,
+        sleeps: impl Fn(u64) -> bool,
+    ) -> Vec<Effect<T>> {
         let (mut effects, mut rests) = (Vec::new(), Vec::new());
         for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.look_at <= now) {
             if job.is_relaxed
                 && !job.is_told
                 && let Some(For::Server(server, number)) = job.whom
             {
-                effects.push(Effect::Blocked(server, number));
+                effects.push(Effect::Relaxed(server, number));
                 (job.is_told, job.look_at) = (true, now + LATE_MILLIS);
                 continue;
             }
@@ -396,7 +405,7 @@ impl<T> Drops<T> {
                 Some(For::Waiting(who, _)) => effects.push(Effect::Go(who)),
                 Some(For::Server(server, number)) => {
                     job.whom = Some(For::Server(server, number));
-                    match job.is_held_up(now, &held) {
+                    match job.is_held_up(now, &held(&job.drop), job.runs && sleeps(*id)) {
                         Late::Wait => {}
                         Late::Begin => {
                             job.is_free = true;

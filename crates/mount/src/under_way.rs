@@ -29,6 +29,15 @@ pub(crate) struct UnderWay {
     left_out: Vec<(u64, LeftOut)>,
 }
 
+/// What requests under way keep of pages that are to be dropped, until they are answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeldPages {
+    /// Those that the kernel may have locked for them, without bytes: nobody reads them.
+    pub(crate) locked: Vec<ByteRange>,
+    /// The file is being truncated: the kernel drops no page that programs have stored into, wherever it lies.
+    pub(crate) is_cut: bool,
+}
+
 /// Bytes that were left out of a write-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
@@ -118,12 +127,20 @@ impl UnderWay {
         self.of(kind).any(|(number, of)| number < before && share_a_page(of, range))
     }
 
-    /// The parts of these pages that requests may hold locked until they are answered.
+    /// The parts of these pages that requests may hold locked until they are answered. A page that is just being
+    /// read is not among them: the kernel reads none that it has locked for a call.
     pub(crate) fn held(&self, range: ByteRange) -> Vec<ByteRange> {
-        let holds = |kind: &Kind| matches!(kind, Kind::Through | Kind::LeftOut | Kind::Failed | Kind::Cut);
+        let holds = |kind: &Kind| matches!(kind, Kind::Through | Kind::LeftOut | Kind::Failed);
         let pages = whole_pages(range);
         let held = self.requests.iter().filter(|(_, kind, _)| holds(kind));
-        held.map(|(.., of)| whole_pages(*of).intersection(pages)).filter(|part| !part.is_empty()).collect()
+        let parts = held.map(|(.., of)| whole_pages(*of).intersection(pages)).filter(|part| !part.is_empty());
+        let unread = |part| without(part, self.of(Kind::Read).map(|(_, of)| whole_pages(of)));
+        parts.flat_map(unread).collect()
+    }
+
+    /// Whether the file is being truncated: pages that programs have stored into are not dropped meanwhile.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.of(Kind::Cut).next().is_some()
     }
 
     fn of(&self, kind: Kind) -> impl Iterator<Item = (u64, ByteRange)> {

@@ -194,14 +194,15 @@ impl Server {
     ///
     /// Errors: `Invalid` if the request has more numbers than one message may acknowledge.
     pub fn end_recalls(&self, session: SessionId, request: &EndRecalls) -> Result<()> {
-        let (count, most) =
-            (request.done.len() + request.blocked.len(), limits::DATA_RECALLS_PER_MESSAGE_MAX);
+        let EndRecalls { done, blocked, relaxed, life: _ } = request;
+        let count = done.len() + blocked.len() + relaxed.len();
+        let most = limits::DATA_RECALLS_PER_MESSAGE_MAX;
         if count > most {
             let text = format!("one message acknowledges at most {most} recalls, not {count}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let mut leases = self.data.leases.borrow_mut();
-        let mut changed = leases.acknowledge(session, &request.done, &request.blocked);
+        let mut changed = leases.acknowledge(session, request);
         drop(leases);
         if request.life == self.data.life {
             changed |= self.has_returned(session);
@@ -223,7 +224,7 @@ impl Server {
     /// Answers when all clients see what a session has written back.
     pub async fn wait_published(&self, session: SessionId, request: WaitPublished) {
         let made = self.data.leases.borrow().of_others(session, request.recall);
-        self.data.pass(&made).await;
+        self.data.pass_published(&made).await;
     }
 
     /// Inline bytes are about to change. From a write-back only what programs have stored is taken, and the

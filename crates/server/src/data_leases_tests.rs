@@ -116,7 +116,7 @@ impl Two {
 
     pub(crate) async fn end_all(&mut self) {
         let done = self.recalled().await.data.iter().map(|recall| recall.number).collect();
-        self.listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
+        self.listener.ask(&EndRecalls { done, ..EndRecalls::default() }).await.unwrap();
     }
 }
 
@@ -153,7 +153,7 @@ fn a_write_is_answered_when_others_have_dropped_their_pages_and_stores_of_both_s
         let back = two.write_back(2, 0, &page).await;
         assert_eq!(back.recall, 0, "nobody else has pages");
         let done = vec![told.data[0].number];
-        two.listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
+        two.listener.ask(&EndRecalls { done, ..EndRecalls::default() }).await.unwrap();
         two.changer.answer::<ChunkWritten>().await.unwrap();
         let bytes = two.changer.read(two.target, 0, PAGE as u32).await.unwrap();
         assert_eq!((&bytes[9..18], &bytes[999..1007]), (&b".changer."[..], &b".holder."[..]));
@@ -208,10 +208,35 @@ fn a_write_back_waits_for_nobody_and_says_what_publishing_waits_for() {
         two.holder.connection.queue_reply(header, &encode_body(&publish), &[]);
         two.holder.connection.flush().await.unwrap();
         assert!(waits(&mut two.listener, two.holder.connection.read_request()).await);
-        two.changer.ask(&EndRecalls { done: vec![back.recall], blocked: Vec::new(), life: 0 }).await.unwrap();
+        two.changer.ask(&EndRecalls { done: vec![back.recall], ..EndRecalls::default() }).await.unwrap();
         two.holder.answer::<()>().await.unwrap();
         // The same bytes again are no change.
         assert_eq!(two.write_back(3, 0, &page).await.recall, 0);
+    });
+}
+
+// SEMANTICS 115
+#[test]
+fn who_publishes_waits_for_holders_that_are_blocked_and_not_for_relaxed_ones() {
+    run(async {
+        let mut two = two(false).await;
+        let mut page = two.keep(0, PAGE as u32).await;
+        let keep = ReadChunk { target: two.target, offset: 0, length: 0, keep: Keep::Share, take: false };
+        for (sequence, is_relaxed) in [(2, false), (3, true)] {
+            two.changer.ask(&keep).await.unwrap();
+            page[5] += 1;
+            let recall = two.write_back(sequence, 0, &page).await.recall;
+            let (blocked, relaxed) = if is_relaxed { (vec![], vec![recall]) } else { (vec![recall], vec![]) };
+            two.changer.ask(&EndRecalls { blocked, relaxed, ..EndRecalls::default() }).await.unwrap();
+            let header = two.holder.header(Kind::WaitPublished, 0, 0);
+            two.holder.connection.queue_reply(header, &encode_body(&WaitPublished { recall }), &[]);
+            two.holder.connection.flush().await.unwrap();
+            if !is_relaxed {
+                assert!(waits(&mut two.listener, two.holder.connection.read_request()).await);
+                two.changer.ask(&EndRecalls::of_done(&[recall])).await.unwrap();
+            }
+            two.holder.answer::<()>().await.unwrap();
+        }
     });
 }
 
@@ -405,7 +430,7 @@ fn a_small_files_change_that_comes_again_waits_like_the_first_also_in_the_next_l
         let told = two.server.look(move |server| server.data.unacknowledged(session, 0)).await;
         assert_eq!(told.len(), 1, "who had pages before has yet to drop them");
         let done = vec![told[0].number];
-        listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
+        listener.ask(&EndRecalls { done, ..EndRecalls::default() }).await.unwrap();
         changer.answer::<InlineWritten>().await.unwrap();
     });
 }
@@ -442,7 +467,7 @@ fn what_others_changed_before_a_server_died_is_not_taken_back_by_a_session_that_
             .life;
         for life in [life + 1, life] {
             assert!(back(4, 0, &page).await.is_err(), "not of another life");
-            listener.ask(&EndRecalls { done: Vec::new(), blocked: Vec::new(), life }).await.unwrap();
+            listener.ask(&EndRecalls { life, ..EndRecalls::default() }).await.unwrap();
         }
         let bytes = listener.read(two.target, 0, 2 * PAGE as u32).await.unwrap();
         assert_eq!((&bytes[9..18], bytes[1000]), (&b".changer."[..], b'.'));

@@ -33,7 +33,7 @@ async fn acknowledging<T>(owner: &Client, address: &str, answer: impl Future<Out
             let told =
                 listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap();
             let done = told.data.iter().map(|recall| recall.number).collect();
-            listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
+            listener.ask(&EndRecalls { done, ..EndRecalls::default() }).await.unwrap();
         }
     };
     tokio::select! {

@@ -78,7 +78,7 @@ impl Small {
         let told =
             listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap();
         let blocked = told.data.iter().map(|recall| recall.number).collect();
-        listener.ask(&EndRecalls { done: Vec::new(), blocked, life: 0 }).await.unwrap();
+        listener.ask(&EndRecalls { blocked, ..EndRecalls::default() }).await.unwrap();
     }
 
     async fn back(&mut self, sequence: u64) -> Answered<InlineWritten> {
@@ -211,7 +211,7 @@ fn a_session_that_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_gr
         let told =
             listener.ask(&Listen { leases: true, acknowledged: 0, received: 0, life: 0 }).await.unwrap();
         let done = told.data.iter().map(|recall| recall.number).collect();
-        listener.ask(&EndRecalls { done, blocked: Vec::new(), life: 0 }).await.unwrap();
+        listener.ask(&EndRecalls { done, ..EndRecalls::default() }).await.unwrap();
         // It has dropped the page, and reads it anew.
         small.keep_of_lane(0).await;
         small.page[0] = b'C';

@@ -174,11 +174,22 @@ pub struct EndRecalls {
     /// No kernel page of these is left, and every write-back of one was answered.
     pub done: Vec<u64>,
     /// The kernel cannot drop these yet, because a write of its own has their pages locked; it drops them as
-    /// soon as that is answered. No answer waits for them any longer, and they are yet to be acknowledged.
+    /// soon as that is answered, and shows nobody these pages before. No answer waits for them any longer but
+    /// that to [`WaitPublished`], and they are yet to be acknowledged.
     pub blocked: Vec<u64>,
+    /// Files of relaxed mounts have these: no answer waits for them, and they are yet to be acknowledged.
+    pub relaxed: Vec<u64>,
     /// The kernel has nothing left from before this incarnation of the server, and every write-back of that
     /// was answered. 0: nothing is said about that.
     pub life: u64,
+}
+
+impl EndRecalls {
+    /// Says that these are done, and nothing else.
+    #[must_use]
+    pub fn of_done(done: &[u64]) -> EndRecalls {
+        EndRecalls { done: done.to_vec(), ..EndRecalls::default() }
+    }
 }
 
 impl Request for EndRecalls {

@@ -43,12 +43,11 @@ impl Pool {
         self.settings().waits_are_over.store(true, Ordering::Relaxed);
     }
 
-    /// Data recalls of a server are over: those that are `done`, and those that are `blocked` by a write of
-    /// the same kernel, for which nobody waits any longer. A server that cannot be reached is told when it
-    /// can be.
-    pub fn end_recalls(&self, server: ServerId, done: &[u64], blocked: &[u64]) {
+    /// Data recalls of a server are done, or not to be waited for. A server that cannot be reached is told when
+    /// it can be.
+    pub fn end_recalls(&self, server: ServerId, ended: EndRecalls) {
         if let Ok(session) = self.session() {
-            session.end_recalls(server, done, blocked);
+            session.end_recalls(server, ended);
         }
     }
 
@@ -63,7 +62,7 @@ impl Pool {
     /// Data recalls of a server are done; [`Pool::tell_ended`] tells it. Does not wait.
     pub(crate) fn note_ended(&self, server: ServerId, done: &[u64]) {
         if let Ok(session) = self.session() {
-            session.note_ended(server, done, &[]);
+            session.note_ended(server, EndRecalls::of_done(done));
         }
     }
 
@@ -141,18 +140,14 @@ impl Client {
         }
     }
 
-    fn end_recalls(self: &Arc<Client>, server: ServerId, done: &[u64], blocked: &[u64]) {
-        let ended = self.note_ended(server, done, blocked);
+    fn end_recalls(self: &Arc<Client>, server: ServerId, ended: EndRecalls) {
+        let ended = self.note_ended(server, ended);
         self.tell_ended(server, &ended);
     }
 
-    fn note_ended(&self, server: ServerId, done: &[u64], blocked: &[u64]) -> Arc<Ended> {
+    fn note_ended(&self, server: ServerId, newer: EndRecalls) -> Arc<Ended> {
         let ended = self.givers.ended(server);
-        let mut waiting = ended.waiting.lock();
-        waiting.blocked.retain(|number| !done.contains(number));
-        waiting.done.extend_from_slice(done);
-        waiting.blocked.extend_from_slice(blocked);
-        drop(waiting);
+        ended.add(newer);
         ended
     }
 

@@ -109,27 +109,45 @@ impl Givers {
 impl Ended {
     pub(crate) fn is_empty(&self) -> bool {
         let waiting = self.waiting.lock();
-        waiting.done.is_empty() && waiting.blocked.is_empty() && waiting.life == 0
+        *waiting == EndRecalls::default()
     }
 
+    /// Adds what has ended since: what is done now is not told as blocked any more.
+    pub(crate) fn add(&self, newer: EndRecalls) {
+        let EndRecalls { done, blocked, relaxed, life } = newer;
+        let mut waiting = self.waiting.lock();
+        let of_before = &mut *waiting;
+        for undone in [&mut of_before.blocked, &mut of_before.relaxed] {
+            undone.retain(|number| !done.contains(number));
+        }
+        of_before.done.extend(done);
+        of_before.blocked.extend(blocked);
+        of_before.relaxed.extend(relaxed);
+        of_before.life = of_before.life.max(life);
+    }
+
+    /// Takes as many as one message may tell.
     pub(crate) fn take(&self) -> EndRecalls {
         let mut waiting = self.waiting.lock();
-        let mut first = |all: fn(&mut EndRecalls) -> &mut Vec<u64>| {
-            let all = all(&mut waiting);
-            let count = all.len().min(limits::DATA_RECALLS_PER_MESSAGE_MAX);
+        let mut room = limits::DATA_RECALLS_PER_MESSAGE_MAX;
+        let mut first = |all: &mut Vec<u64>| -> Vec<u64> {
+            let count = all.len().min(room);
+            room -= count;
             all.drain(..count).collect()
         };
-        let (done, blocked) = (first(|waiting| &mut waiting.done), first(|waiting| &mut waiting.blocked));
-        EndRecalls { done, blocked, life: std::mem::take(&mut waiting.life) }
+        let EndRecalls { done, blocked, relaxed, life } = &mut *waiting;
+        EndRecalls {
+            done: first(done),
+            blocked: first(blocked),
+            relaxed: first(relaxed),
+            life: std::mem::take(life),
+        }
     }
 
     /// Puts back a batch that was not delivered.
     pub(crate) fn put_back(&self, batch: EndRecalls) {
-        let mut waiting = self.waiting.lock();
-        let blocked = batch.blocked.into_iter().filter(|number| !waiting.done.contains(number));
-        let blocked: Vec<u64> = blocked.collect();
-        waiting.blocked.extend(blocked);
-        waiting.done.extend(batch.done);
-        waiting.life = waiting.life.max(batch.life);
+        let newer = std::mem::take(&mut *self.waiting.lock());
+        self.add(batch);
+        self.add(newer);
     }
 }

@@ -13,6 +13,10 @@ use super::{SHORT_MILLIS, UNIT, in_haste, pattern, striped, write_all};
 use crate::fake::{FakePool, Fault};
 use crate::{ConnectOptions, DataLeases, File, Pool, RecallsMade};
 
+fn ended(done: &[u64], blocked: &[u64]) -> EndRecalls {
+    EndRecalls { blocked: blocked.to_vec(), ..EndRecalls::of_done(done) }
+}
+
 /// Remembers what it is told.
 #[derive(Default)]
 struct Kernel {
@@ -138,8 +142,8 @@ fn recalls_are_told_once_on_a_connection_and_again_on_the_next() {
     pool.state().data.recalls.push((server, recall(3)));
     eventually("all are received again", || numbers() == [1, 2, 1, 2, 3]);
     assert!(kernel.recalled.lock().iter().all(|(told, _)| *told == server));
-    client.end_recalls(server, &[1, 3], &[2]);
-    assert_eq!(pool.state().data.ended, EndRecalls { done: vec![1, 3], blocked: vec![2], life: 0 });
+    client.end_recalls(server, ended(&[1, 3], &[2]));
+    assert_eq!(pool.state().data.ended, ended(&[1, 3], &[2]));
     assert!(kernel.forgotten.lock().is_empty());
 }
 
@@ -228,17 +232,17 @@ fn what_is_over_is_told_once_more_when_the_connection_was_lost() {
     let pool = FakePool::start(1);
     let client = pool.connect();
     client.open("/file", &striped(1)).unwrap();
-    client.end_recalls(ServerId(0), &[1], &[]);
+    client.end_recalls(ServerId(0), ended(&[1], &[]));
     for fault in [Fault::LoseRequest, Fault::LoseReply] {
         pool.fault(Kind::EndRecalls, fault);
-        client.end_recalls(ServerId(0), &[2], &[3]);
+        client.end_recalls(ServerId(0), ended(&[2], &[3]));
     }
     // Neither the first nor the second connection works: then it is sent with the next one, or by the
     // heartbeat thread.
     pool.fault(Kind::EndRecalls, Fault::LoseRequest);
     pool.fault(Kind::EndRecalls, Fault::LoseRequest);
-    client.end_recalls(ServerId(0), &[], &[4]);
-    client.end_recalls(ServerId(0), &[4], &[]);
+    client.end_recalls(ServerId(0), ended(&[], &[4]));
+    client.end_recalls(ServerId(0), ended(&[4], &[]));
     let state = pool.state();
     assert_eq!(state.data.ended.done, [1, 2, 2, 2, 4]);
     assert_eq!(state.data.ended.blocked, [3, 3, 3], "what is done is blocked no more");
@@ -252,7 +256,7 @@ fn many_that_are_over_at_once_are_all_told() {
         for thread in 0..8 {
             let client = &client;
             scope.spawn(move || {
-                (0..200).for_each(|at| client.end_recalls(ServerId(0), &[thread * 200 + at], &[]))
+                (0..200).for_each(|at| client.end_recalls(ServerId(0), ended(&[thread * 200 + at], &[])))
             });
         }
     });

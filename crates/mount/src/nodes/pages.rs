@@ -5,7 +5,7 @@ use ramlace_client::RecallsMade;
 use ramlace_wire::Layout;
 
 use crate::reads::{Held, Reads};
-use crate::under_way::{Kind, LeftOut, UnderWay};
+use crate::under_way::{HeldPages, Kind, LeftOut, UnderWay};
 
 /// A file that was read or written.
 #[derive(Default)]
@@ -84,9 +84,10 @@ impl File {
         self.under_way.left_out_is_written(number);
     }
 
-    /// The parts of these pages that requests under way may hold.
-    pub(crate) fn held(&self, parts: &[ByteRange]) -> Vec<ByteRange> {
-        parts.iter().flat_map(|part| self.under_way.held(*part)).collect()
+    /// What requests under way may hold of these pages.
+    pub(crate) fn held(&self, parts: &[ByteRange]) -> HeldPages {
+        let locked = parts.iter().flat_map(|part| self.under_way.held(*part)).collect();
+        HeldPages { locked, is_cut: self.under_way.is_cut() }
     }
 
     /// A write through pages is answered.

@@ -3,11 +3,19 @@
 use ramlace_base::ByteRange;
 
 use super::{For, Wanted};
-use crate::under_way::without;
+use crate::under_way::{HeldPages, without};
 
 /// The number of drops under way for the part of a late recall that no request holds: later requests may hold
 /// them up.
 pub(super) const RESTS_MAX: usize = 4;
+/// How long the pages of a recall may wait for a truncation of their file, before it is reported as blocked. What
+/// programs have stored in them may be read until they are dropped, so it is only for truncations that wait for
+/// each other.
+pub(super) const CUT_MILLIS: u64 = 500;
+/// For how long a thread sleeps that waits for a request: one that waits for another thread's processor is awake sooner.
+pub(super) const ASLEEP_MILLIS: u64 = 20;
+/// How long a recall whose pages are all held may wait for a thread, before it is reported as blocked.
+pub(super) const UNBEGUN_MILLIS: u64 = 200;
 /// A recall of which nothing more could be dropped for this long is reported as blocked, even if programs may
 /// still read the rest: soon after, the server would wait no longer, and refuse what they have stored.
 pub(super) const STUCK_MILLIS: u64 = 2_000;
@@ -29,6 +37,8 @@ pub(super) struct Job<T> {
     pub(super) is_free: bool,
     /// When a part of it was last dropped, or began to be.
     pub(super) moved: u64,
+    /// Since when its thread has been asleep in the kernel whenever it was checked.
+    pub(super) asleep_since: Option<u64>,
     pub(super) rest: Rest,
 }
 
@@ -75,23 +85,32 @@ impl<T> Job<T> {
             is_late: false,
             is_free,
             moved: now,
+            asleep_since: None,
             rest: Rest::default(),
         }
     }
 
     /// What to do about a recall, depending on whether requests hold the rest of its pages. Pages that are
-    /// not held are dropped first: programs may read these.
-    pub(super) fn is_held_up(&mut self, now: u64, held: impl Fn(&Wanted) -> Vec<ByteRange>) -> Late {
-        let held = held(&self.drop);
+    /// not held are dropped first: programs may read these. `sleeps`: its thread is asleep in the kernel. A
+    /// thread that is not waits for a processor, and for no page.
+    pub(super) fn is_held_up(&mut self, now: u64, held: &HeldPages, sleeps: bool) -> Late {
+        let asleep_since = sleeps.then(|| self.asleep_since.unwrap_or(now));
+        self.asleep_since = asleep_since;
+        let sleeps_on = asleep_since.is_some_and(|since| now >= since + ASLEEP_MILLIS);
+        let HeldPages { locked: held, is_cut } = held;
         if self.is_told {
             // The request that held it has ended: programs may read the pages, and nobody waits for them.
-            let may_begin = held.is_empty() && !self.runs && !self.is_free;
+            let may_begin = held.is_empty() && !is_cut && !self.runs && !self.is_free;
             return if may_begin { Late::Begin } else { Late::Wait };
+        }
+        if *is_cut && now >= self.moved + CUT_MILLIS {
+            return Late::Blocked;
         }
         let gone = || held.iter().chain(&self.rest.dropped).copied();
         let left: Vec<ByteRange> = self.drop.parts.iter().flat_map(|part| without(*part, gone())).collect();
         if left.is_empty() {
-            return Late::Blocked;
+            let is_stuck = if self.runs { sleeps_on } else { now >= self.moved + UNBEGUN_MILLIS };
+            return if is_stuck { Late::Blocked } else { Late::Wait };
         }
         // Other requests delay a drop only by the pages that they hold now.
         let is_free = |parts: &[ByteRange]| {

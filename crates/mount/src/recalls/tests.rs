@@ -1,6 +1,6 @@
 //! The effects of drops, recalls and checks, at times that the tests choose.
 
-use super::job::{RESTS_MAX, STUCK_MILLIS};
+use super::job::{CUT_MILLIS, RESTS_MAX, STUCK_MILLIS, UNBEGUN_MILLIS};
 use super::*;
 
 const FILE: InodeId = InodeId(7);
@@ -16,6 +16,11 @@ fn all(drop: &Wanted) -> Vec<ByteRange> {
 
 fn none(_: &Wanted) -> Vec<ByteRange> {
     Vec::new()
+}
+
+/// A check while every thread that drops is asleep.
+fn look<T>(drops: &mut Drops<T>, now: u64, locked: impl Fn(&Wanted) -> Vec<ByteRange>) -> Vec<Effect<T>> {
+    drops.look(now, |drop| HeldPages { locked: locked(drop), is_cut: false }, |_| true)
 }
 
 fn recall(drops: &mut Drops<&'static str>, inode: InodeId, number: u64, now: u64) {
@@ -45,14 +50,43 @@ fn a_late_recall_is_blocked_once_while_a_request_holds_pages() {
     recall(&mut drops, FILE, 1, 100);
     let (id, _) = drops.next(0).unwrap();
     assert_eq!(drops.next_look(), Some(100 + LATE_MILLIS));
-    assert_eq!(drops.look(100 + LATE_MILLIS - 1, all), []);
-    assert_eq!(drops.look(100 + LATE_MILLIS, none), [], "a load holds it, or a write-back");
+    assert_eq!(look(&mut drops, 100 + LATE_MILLIS - 1, all), []);
+    assert_eq!(look(&mut drops, 100 + LATE_MILLIS, none), [], "a load holds it, or a write-back");
     let again = drops.next_look().unwrap();
     assert_eq!(again, 100 + 2 * LATE_MILLIS);
-    assert_eq!(drops.look(again, all), [Effect::Blocked(HERE, 1)]);
+    assert_eq!(look(&mut drops, again, all), [Effect::Blocked(HERE, 1)]);
     assert_eq!(drops.next_look(), None);
-    assert_eq!(drops.look(u64::MAX - 1, all), []);
+    assert_eq!(look(&mut drops, u64::MAX - 1, all), []);
     assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)));
+}
+
+// SEMANTICS 114.1
+#[test]
+fn a_late_recall_is_not_blocked_while_its_thread_waits_for_a_processor() {
+    let mut drops = Drops::new();
+    recall(&mut drops, FILE, 1, 0);
+    let (id, _) = drops.next(0).unwrap();
+    let held = |drop: &Wanted| HeldPages { locked: all(drop), is_cut: false };
+    for turn in 1..100 {
+        let sleeps = turn % 2 == 0;
+        assert_eq!(drops.look(turn * LATE_MILLIS, held, |_| sleeps), [], "it was awake since");
+    }
+    assert_eq!(drops.look(100 * LATE_MILLIS, held, |_| true), []);
+    assert_eq!(drops.look(100 * LATE_MILLIS + 1, held, |_| true), [], "it sleeps for a moment only");
+    assert_eq!(drops.look(101 * LATE_MILLIS, held, |of| of == id), [Effect::Blocked(HERE, 1)]);
+}
+
+// SEMANTICS 114.6
+#[test]
+fn a_recall_waits_a_while_for_a_truncation_of_its_file() {
+    let mut drops = Drops::new();
+    let cut = |_: &Wanted| HeldPages { locked: Vec::new(), is_cut: true };
+    recall(&mut drops, FILE, 1, 0);
+    drops.next(0).unwrap();
+    for turn in 1..CUT_MILLIS / LATE_MILLIS {
+        assert_eq!(drops.look(turn * LATE_MILLIS, cut, |_| true), []);
+    }
+    assert_eq!(drops.look(CUT_MILLIS, cut, |_| true), [Effect::Blocked(HERE, 1)]);
 }
 
 // SEMANTICS 136.2
@@ -64,7 +98,7 @@ fn drops_are_pending_until_the_last_one_of_their_file_is_over() {
     }
     assert!(drops.is_pending(FILE) && !drops.is_pending(InodeId(8)));
     let ids: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
-    drops.look(1, all);
+    look(&mut drops, 1, all);
     drops.over(ids[0], true, 0);
     assert!(drops.is_pending(FILE), "the other one is under way");
     drops.over(ids[1], true, 0);
@@ -79,22 +113,22 @@ fn pages_beside_those_that_a_request_holds_are_dropped_before_it_is_told() {
     drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
     let (whole, _) = drops.next(0).unwrap();
     let held = |at: u64| move |_: &Wanted| page(FILE, at).parts;
-    assert_eq!(drops.look(LATE_MILLIS, held(4)), []);
+    assert_eq!(look(&mut drops, LATE_MILLIS, held(4)), []);
     let (rest, Wanted { parts, .. }) = drops.next(LATE_MILLIS).unwrap();
     let range = |first: u64, behind: u64| ByteRange { start: first * 4096, end: behind * 4096 };
     assert_eq!(parts, [range(0, 4), range(5, 10)]);
-    assert_eq!(drops.look(2 * LATE_MILLIS, held(4)), [], "they are not dropped yet");
+    assert_eq!(look(&mut drops, 2 * LATE_MILLIS, held(4)), [], "they are not dropped yet");
     assert_eq!(drops.over(rest, true, 0), None);
     assert!(
         drops.is_too_late(Some(3 * LATE_MILLIS), 2 * LATE_MILLIS + 1),
         "there is something to say at once"
     );
     // Another page is held by now: the earlier one may be read again.
-    assert_eq!(drops.look(2 * LATE_MILLIS + 1, held(7)), []);
+    assert_eq!(look(&mut drops, 2 * LATE_MILLIS + 1, held(7)), []);
     let (rest, Wanted { parts, .. }) = drops.next(3 * LATE_MILLIS).unwrap();
     assert_eq!(parts, [range(4, 5)]);
     assert_eq!(drops.over(rest, false, 0), None, "the kernel would not");
-    assert_eq!(drops.look(3 * LATE_MILLIS, held(4)), [Effect::Blocked(HERE, 1)]);
+    assert_eq!(look(&mut drops, 3 * LATE_MILLIS, held(4)), [Effect::Blocked(HERE, 1)]);
     assert_eq!(drops.over(whole, true, 0), Some(Effect::Done(HERE, 1)));
     assert!(drops.jobs.is_empty() && drops.running.is_empty());
 }
@@ -107,16 +141,16 @@ fn requests_that_come_again_and_again_hold_a_recall_up_a_few_times() {
     drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
     drops.next(0).unwrap();
     for turn in 1..=RESTS_MAX as u64 {
-        assert_eq!(drops.look(turn * LATE_MILLIS, |_| page(FILE, turn).parts), []);
+        assert_eq!(look(&mut drops, turn * LATE_MILLIS, |_| page(FILE, turn).parts), []);
         // None of them ends.
         drops.next(turn * LATE_MILLIS).expect("it may be held up by the request that has come since");
     }
     let last = RESTS_MAX as u64 * LATE_MILLIS;
     let now = last + STUCK_MILLIS;
-    assert_eq!(drops.look(now - 1, |_| page(FILE, 90).parts), [], "it may go on");
+    assert_eq!(look(&mut drops, now - 1, |_| page(FILE, 90).parts), [], "it may go on");
     let now = now + LATE_MILLIS;
-    assert_eq!(drops.look(now, |_| page(FILE, RESTS_MAX as u64).parts), [], "nothing has come since");
-    assert_eq!(drops.look(now + LATE_MILLIS, |_| page(FILE, 90).parts), [Effect::Blocked(HERE, 1)]);
+    assert_eq!(look(&mut drops, now, |_| page(FILE, RESTS_MAX as u64).parts), [], "nothing has come since");
+    assert_eq!(look(&mut drops, now + LATE_MILLIS, |_| page(FILE, 90).parts), [Effect::Blocked(HERE, 1)]);
 }
 
 // SEMANTICS 117.5
@@ -127,14 +161,14 @@ fn a_recall_is_not_blocked_while_pages_are_dropped_that_no_request_holds() {
     drops.add(Wanted { inode: FILE, parts }, For::Server(HERE, 1), 0);
     drops.next(0).unwrap();
     let held = |_: &Wanted| page(FILE, 0).parts;
-    assert_eq!(drops.look(LATE_MILLIS, held), []);
+    assert_eq!(look(&mut drops, LATE_MILLIS, held), []);
     let (rest, _) = drops.next(LATE_MILLIS).unwrap();
     // They are written back one after the other.
     let turns = 2..=2 * STUCK_MILLIS / LATE_MILLIS;
-    turns.for_each(|turn| assert_eq!(drops.look(turn * LATE_MILLIS, held), []));
+    turns.for_each(|turn| assert_eq!(look(&mut drops, turn * LATE_MILLIS, held), []));
     let now = 3 * STUCK_MILLIS;
     assert_eq!(drops.over(rest, true, now), None);
-    assert_eq!(drops.look(now, held), [Effect::Blocked(HERE, 1)]);
+    assert_eq!(look(&mut drops, now, held), [Effect::Blocked(HERE, 1)]);
 }
 
 /// All threads of a file are stuck; the recalls have two pages each.
@@ -145,7 +179,7 @@ fn stuck() -> Drops<&'static str> {
     }
     for now in 0..=LATE_DROPS_PER_FILE_MAX as u64 {
         while drops.next(now * LATE_MILLIS).is_some() {}
-        drops.look(now * LATE_MILLIS, all);
+        look(&mut drops, now * LATE_MILLIS, all);
     }
     assert!(drops.waiting.is_empty());
     drops
@@ -174,16 +208,16 @@ fn what_no_request_holds_is_dropped_though_all_threads_of_its_file_are_stuck() {
         if is_held { first_page(drop) } else { Vec::new() }
     };
     let (mut done, mut blocked) = (0, 0);
-    for now in (0..10).map(|turn| now + turn * LATE_MILLIS) {
+    for now in (0..18).map(|turn| now + turn * LATE_MILLIS) {
         while let Some((id, _)) = drops.next(now) {
             done += usize::from(matches!(drops.over(id, true, now), Some(Effect::Done(..))));
         }
-        blocked += drops.look(now, held).len();
+        blocked += look(&mut drops, now, held).len();
     }
     assert_eq!((done, blocked), (50, 50));
     // Those are dropped as well when nothing holds them any more.
     let now = now + 20 * LATE_MILLIS;
-    assert_eq!(drops.look(now, none), []);
+    assert_eq!(look(&mut drops, now, none), []);
     while let Some((id, _)) = drops.next(now) {
         done += usize::from(matches!(drops.over(id, true, now), Some(Effect::Done(..))));
     }
@@ -201,7 +235,7 @@ fn recalls_of_which_no_part_can_begin_to_be_dropped_are_blocked_in_time() {
     for now in (now..=end).step_by(LATE_MILLIS as usize) {
         // None of them ends.
         while drops.next(now).is_some() {}
-        told.extend(drops.look(now, first_page));
+        told.extend(look(&mut drops, now, first_page));
         assert!(told.is_empty() || now >= 10_000 + STUCK_MILLIS);
     }
     assert_eq!(told.len(), count as usize - FREE_DROPS_PER_FILE_MAX, "those that cannot begin, and once");
@@ -219,9 +253,9 @@ fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
     recall(&mut drops, 1, 100);
     assert_eq!(drops.next_look(), Some(100));
     assert!(drops.is_too_late(None, 100));
-    assert_eq!(drops.look(100, none), [Effect::Blocked(HERE, 1)], "it is told at once, and once");
+    assert_eq!(look(&mut drops, 100, none), [Effect::Relaxed(HERE, 1)], "it is told at once, and once");
     let (id, _) = drops.next(100).unwrap();
-    assert_eq!(drops.look(100 + LATE_MILLIS, all), []);
+    assert_eq!(look(&mut drops, 100 + LATE_MILLIS, all), []);
     assert_eq!(drops.next_look(), None);
     assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)), "and when it is done");
     recall(&mut drops, 2, 200);
@@ -229,7 +263,7 @@ fn nobody_waits_for_what_a_relaxed_mount_is_to_drop() {
         drops.is_too_late(Some(200 + LATE_MILLIS), 200),
         "who waits for the time of another one is woken"
     );
-    drops.look(200, none);
+    look(&mut drops, 200, none);
     assert!(!drops.is_too_late(Some(200 + LATE_MILLIS), 201));
 }
 
@@ -244,11 +278,12 @@ fn a_relaxed_file_s_recalls_are_told_at_once_and_those_of_others_when_they_are_l
     assert_eq!(drops.add_relaxed(page(FILE, 2), (HERE, 2), 100), None);
     recall(&mut drops, other, 1, 100);
     assert_eq!(drops.jobs.len(), 2);
-    assert_eq!(drops.look(100, all), [Effect::Blocked(HERE, 2)]);
+    assert_eq!(look(&mut drops, 100, all), [Effect::Relaxed(HERE, 2)]);
     assert_eq!(drops.next_look(), Some(100 + LATE_MILLIS));
     let (id, dropped) = drops.next(100).unwrap();
     assert_eq!(dropped, page(other, 1));
-    assert_eq!(drops.look(100 + LATE_MILLIS, all), [Effect::Blocked(HERE, 1)]);
+    assert_eq!(look(&mut drops, 100 + LATE_MILLIS, all), []);
+    assert_eq!(look(&mut drops, 100 + 2 * LATE_MILLIS, all), [Effect::Blocked(HERE, 1)]);
     assert_eq!(drops.over(id, true, 200), Some(Effect::Done(HERE, 1)));
 }
 
@@ -260,9 +295,9 @@ fn whoever_waits_goes_on_when_they_are_dropped_or_after_a_while() {
     let (first, _) = drops.next(0).unwrap();
     let (second, _) = drops.next(0).unwrap();
     assert_eq!(drops.over(first, true, 0), Some(Effect::Go("first")));
-    assert_eq!(drops.look(5 + HOLDER_WAITS_MILLIS_MAX - 1, all), []);
-    assert_eq!(drops.look(5 + HOLDER_WAITS_MILLIS_MAX, none), [Effect::Go("second")]);
-    assert_eq!((drops.look(9_999, all), drops.next_look()), (vec![], None));
+    assert_eq!(look(&mut drops, 5 + HOLDER_WAITS_MILLIS_MAX - 1, all), []);
+    assert_eq!(look(&mut drops, 5 + HOLDER_WAITS_MILLIS_MAX, none), [Effect::Go("second")]);
+    assert_eq!((look(&mut drops, 9_999, all), drops.next_look()), (vec![], None));
     assert_eq!(drops.over(second, true, 0), None);
 }
 
@@ -290,7 +325,7 @@ fn what_is_stuck_leaves_others_of_its_file_a_thread() {
     let mut ids = Vec::new();
     for turn in 1..20 {
         ids.extend(std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id));
-        drops.look(turn * LATE_MILLIS, none);
+        look(&mut drops, turn * LATE_MILLIS, none);
     }
     assert_eq!(ids.len(), LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX + FREE_DROPS_PER_FILE_MAX);
     ids.drain(..).for_each(|id| _ = drops.over(id, true, 0));
@@ -308,13 +343,12 @@ fn what_is_blocked_before_it_begins_keeps_no_thread_from_others() {
     }
     let begin = |drops: &mut Drops<&str>, now| std::iter::from_fn(|| drops.next(now)).count();
     let mut begun = begin(&mut drops, 0);
-    assert_eq!(drops.look(LATE_MILLIS, all).len(), 100, "each of them is told once, begun or not");
-    let mut now = LATE_MILLIS;
-    while let more @ 1.. = begin(&mut drops, now) {
-        begun += more;
-        now += LATE_MILLIS;
-        assert_eq!(drops.look(now, all), []);
+    let mut told = 0;
+    for turn in 1..=UNBEGUN_MILLIS / LATE_MILLIS + 1 {
+        told += look(&mut drops, turn * LATE_MILLIS, all).len();
+        begun += begin(&mut drops, turn * LATE_MILLIS);
     }
+    assert_eq!(told, 100, "each of them is told once, begun or not");
     assert_eq!(begun, LATE_DROPS_PER_FILE_MAX + DROPS_PER_FILE_MAX);
 }
 
@@ -329,7 +363,7 @@ fn what_is_dropped_for_nobody_keeps_no_thread_from_others() {
     assert_eq!(std::iter::from_fn(|| drops.next(5)).count(), DROPS_PER_FILE_MAX);
     recall(&mut drops, FILE, 100, 5);
     assert_eq!(drops.next(5), None);
-    assert_eq!((drops.next_look(), drops.look(5 + LATE_MILLIS, none)), (Some(5 + LATE_MILLIS), vec![]));
+    assert_eq!((drops.next_look(), look(&mut drops, 5 + LATE_MILLIS, none)), (Some(5 + LATE_MILLIS), vec![]));
     assert_eq!(drops.next(6 + LATE_MILLIS).unwrap().1, page(FILE, 100));
 }
 

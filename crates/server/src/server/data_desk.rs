@@ -63,9 +63,22 @@ impl DataDesk {
         numbers.iter().any(|number| leases.is_waited(*number))
     }
 
-    /// Waits until no answer has to wait for these any more.
+    /// Waits until no answer to a change has to wait for these any more.
     pub async fn pass(&self, numbers: &[u64]) {
-        while self.is_any_waited(numbers) {
+        self.pass_while(numbers, DataLeases::is_waited).await;
+    }
+
+    /// Waits until no answer to a publisher has to wait for these any more.
+    pub async fn pass_published(&self, numbers: &[u64]) {
+        self.pass_while(numbers, DataLeases::is_waited_by_publishers).await;
+    }
+
+    async fn pass_while(&self, numbers: &[u64], is_waited: impl Fn(&DataLeases, u64) -> bool) {
+        let is_any_waited = || {
+            let leases = self.leases.borrow();
+            numbers.iter().any(|number| is_waited(&leases, *number))
+        };
+        while is_any_waited() {
             if self.leases.borrow_mut().resend_waited(numbers, self.now()) {
                 self.changed.notify_waiters();
             }

@@ -617,7 +617,7 @@ fields! {
     DataRecall { number, inode, lane, start, end }
     News { recalls, data, delegations, events, map, life }
     DelegationRecall { slot, number }
-    EndRecalls { done, blocked, life }
+    EndRecalls { done, blocked, relaxed, life }
     WaitPublished { recall }
     ListHolders { inode }
     Holders { places, left_out }
