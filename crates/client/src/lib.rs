@@ -5,9 +5,32 @@
 //! later where other machines' kernels have the bytes: with its result or with an error that names the file,
 //! the server and the next step.
 //!
-//! Rooms: `session` connects to servers and repeats requests; `names` has paths and inodes; `bytes` moves
-//! data; `coordination` has locks and waits; `pool` finds a pool and is the interface to callers. `client` is
-//! one session with the tables of the three in the middle.
+//! Rooms. `session` names no client, names or bytes (of `pool` it has `key_source`, the key that it proves). `client` holds
+//! the tables of `names`, `coordination` and `bytes`, each in a file of its own.
+//!
+//! - `session`: what this process is for servers.
+//!   - Connections: `lines`, `places` (whose turn it is), `descriptors`, `reach` (finding and greeting), `settings`.
+//!   - Calls: `calls`, `exchange` and `holders` (a request and its answer), `patience`, `retry` (the one rule for a request
+//!     without a reply: pure) and `judging` (does what it says); `sequences` (numbers of changes), `openings` (changes
+//!     that nobody waited for), `many` (several changes in one message).
+//!   - Sent later: `promises` (changes of a delegated slot: pure) and `behind` (the same for threads); `pending` (what
+//!     servers have yet to be sent, and what is next: pure), `outbox` (the same for threads), `sending` (who sends it),
+//!     `heart` (when) and `liveness` (heartbeats).
+//! - `client`: one session with these tables. `listening` has a thread for each server that sends the
+//!   session news unasked (recalls, events, a newer map); `callbacks` are called with what is recalled.
+//! - `names`: `path`, `raw`, `namespace`, `open` and `xattrs` (what callers ask), `placing`, `rights`; `partitions` and
+//!   `spreads` (directories in several slots); `known_paths` and `by_known_path` (several steps of a path in one request);
+//!   `inodes` (opening, closing, times) with `gates` and `open_inode` (what is open); `leases` (what may be cached) and
+//!   `renewals`; `behind` promises changes by answers that `predicting` works out (pure), `together` sends many at once.
+//! - `coordination`: `locking` and `file_locks`, `barriers`, `cells`, `changes`; `waits`, `parked` and `events` are who
+//!   waits, and what wakes them.
+//! - `bytes`: `file`, `content`, `space` and `holes` (what callers ask), `memory` (where it lies); `transfer`, `growth` and
+//!   `round` (many requests under way), `progress` (by when they must go on: pure), `pieces`, `packing` and `runs`;
+//!   `inline`, `permits`; `near` and `near_lanes` (lanes of this machine's servers); `pages`, `kept` and `passthrough` (how
+//!   bytes meet a kernel's pages), `data_leases` with `givers` (who recalls them); `seen` and `lane_numbers` (which state a
+//!   copy has), `mapping`, `array`, `copy`; `blocks` (cached blocks, pure) with `cache`, `cache_worker` and `keeping` (by
+//!   leases) and `relaxed` (one open file, until it is refreshed).
+//! - `pool`: the interface to callers: how a pool is named, found and proven to.
 //!
 //! Invariant: data moves only between the caller's memory and the servers that hold it; a change is made
 //! once, however often the network makes the client repeat it.

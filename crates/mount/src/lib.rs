@@ -13,6 +13,18 @@
 //! * Written bytes: not at all. A `write` is in the pool when it returns; stores into mapped memory are
 //!   written back by `msync`, `fsync`, `close` or when the kernel decides to.
 //!
+//! The files:
+//!
+//! - `mount` builds everything and `filesystem` passes each request of the kernel on. Requests are functions of what is
+//!   mounted, by subject: `names`, `files`, `data`, `locking`, `xattrs`, `access_lists`, `directories`, `ioctls`; `users`
+//!   is for whom a request is made.
+//! - `mounted` is what a mounted pool holds: tables that depend on no kind of request but the one that waits in them
+//!   (`handles`, `leases`, `kept`, `kept_lists`, `locks`, `strict`, `droppers`, `recalls`, `refresh`, `handed`, `places`,
+//!   `lost_stores`, `space`...). `believed`, below `leases`, and `looks`, below `handed`, are pure.
+//! - What is known of an inode for as long as the kernel knows it is in one table, [`nodes`], and FORGET ends it there.
+//!   `nodes/` has its parts, and `versions`, `modes`, `pages`, `write_errors`, `removed` and `locks` what is done with
+//!   them. What ends at another time has a table of its own; [`nodes`] says which, and why.
+//!
 //! Invariant: the mount decides nothing about names, placement or rights; one request of the kernel is one
 //! call of the client, or a few.
 //!

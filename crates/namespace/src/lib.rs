@@ -20,6 +20,21 @@
 //!
 //! Permissions are those of POSIX mode bits, owner and group, of access control lists, and of the sticky bit.
 //!
+//! Layers, from below; a layer names only those above it in this list:
+//!
+//! - Words: `command` is what goes into a slot and what comes out of it. `mend` (operations in doubt) has its own.
+//! - State: `state` is what a slot holds, and how its parts are reached; `state/` has the parts (`inode`, `directory`,
+//!   `file`, `session`, `intent`, `hold`, `outbox`...). They know no operation.
+//! - Operations, functions of [`SlotState`] with a file for each subject: `entries`, `unnamed`, `handles`, `delegations`,
+//!   `attributes`, `set_id`, `access_lists`, `xattrs`, `sizes`, `inline`, `cells`, `locking`, `barriers`, `passthrough`.
+//!   `query` has what can be asked, `facts` what `ramlace check` reads.
+//! - Operations across slots (two-phase commit): `holds` (a prepared part), `peers` (the participant), `intent` (the
+//!   coordinator), and what they serve: `links`, `rename`, `partitions` with `spread` and `collapse`. `reports` takes the
+//!   outcomes of deliveries.
+//! - The door: `apply` passes each command to its operation; `touched` finds what that has changed for others.
+//!
+//! Beside them `leases` is the table of one server, and no part of a slot.
+//!
 //! Invariant: `namespace` does no I/O, reads no clock, draws no random number and starts no thread.
 #![forbid(unsafe_code)]
 // Pure: this crate's `clippy.toml` says what may not be called or used here.

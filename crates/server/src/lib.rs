@@ -3,6 +3,32 @@
 //! Requests come in by [`connection`](self), change slots and lanes through `Durable`'s log, and are answered
 //! by replies; slots send each other deliveries. Everything in the child runs on one thread.
 //!
+//! The files, by subject:
+//!
+//! - The process: `supervisor` (the parent), `process` (the child), `config`, `harden` and `sandbox` (what a child gives
+//!   up), `stop`, `log_file`. `clock` is the one door for time and entropy.
+//! - Who asks: `connection` serves one connection, `callers` limits how many there are, `identity` says as whom a request
+//!   is made, `keys` which keys the pool accepts, `permits` which bytes a host reaches, `sessions` their life, `kept` what
+//!   kept replies cost.
+//! - What a server holds: `server`, and in `server/` its parts, tables that know no request: keys, lanes, leases, the map,
+//!   pending deliveries, waiting tasks, counters. A part named *desk* is a table with the tasks that wait for it.
+//!   Everything below is functions of `Server`.
+//! - Answers: `requests` says what answers each message to a slot, `changes` what the server adds to clients' changes,
+//!   `walk` is several steps of a path. `gate` is the one door by which answers leave, and where they wait.
+//! - The log: `commit` is the one way to change the state. `durable`, `record` (the kinds), `framing` (the bytes),
+//!   `snapshot` and `page_holders` rebuild it: slots, each a value of the crate `slot`, and what is the server's own.
+//! - Bytes: `chunk` moves the bytes of lanes, `staging` has memory for those that wait, `extending` tells the home in the
+//!   same request, `runs` many runs at once, `fill` takes over what was inline. `lanes`, `lane_life`, `cuts`, `holes`,
+//!   `passthrough` and `grant` do for the store and for waiting tasks what the crate `lanes` decides.
+//! - Leases: `delegations` (a slot that one session answers for), `many` (what that session sends then), `leases` (names
+//!   and attributes), `data_leases` and `owners` (bytes, pages of strict files), `holders` (which sessions have what),
+//!   `listen` (news for sessions), `coordination` (cells, waits for changes), `deadlock` (cycles of waits).
+//! - The pool: `membership` holds the map, `peers` calls other servers, `cause` knows for which request, `deliveries`
+//!   delivers what slots send each other, `spread` parts directories, `mend` and `check` serve `ramlace check`.
+//! - Counters: `metrics` counts, `exposition` serves the counters to Prometheus.
+//!
+//! `pure` collects the decisions that need no clock, socket or log, for the simulator (`tests/sim`).
+//!
 //! Invariant: `server` decides nothing about names, placement or membership; the pure crates do.
 
 mod callers;

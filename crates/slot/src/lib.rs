@@ -1,4 +1,5 @@
-//! A slot as one value: names, lanes, what is remembered of their writers, and the slot's position in its history.
+//! A slot as one value: names, lanes, what is remembered of their writers, and the slot's position in its history. It lies above
+//! `namespace` and `lanes`, since neither names the other.
 //!
 //! [`SlotValue::apply`] takes one [`SlotChange`] after the other and is everything that a record of the log
 //! does: the names and lanes it changes, the counts it moves, the bytes of cells that are to be stored, and
