@@ -14,6 +14,9 @@
 //! the kernel may take the file for longer than it is: a size that shrinks cannot be shown.
 //!
 //! Whoever is answered while the size is being shown does not go on before it was: the kernel ignores that answer, too.
+//!
+//! To make drops wait for such requests instead would let machines wait for each other. To void both answers each time, also where the file may have
+//! become shorter, was tried: the kernel then ignores the answer itself, and reads zeros where the file has ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;

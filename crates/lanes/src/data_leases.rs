@@ -6,7 +6,9 @@
 //! holder writes back what programs have stored, drops the pages, and acknowledges. The change is made at once;
 //! its answer waits for the acknowledgements, so that once it has arrived no client reads older bytes. What was
 //! recalled is a hole of the lease, until the holder reads it anew. A lease may always seem larger than what
-//! the kernel has: that costs a recall and nothing else.
+//! the kernel has: that costs a recall and nothing else. So a lease with too many holes loses the smallest.
+//! Recalls that follow each other name as much again ahead, so that a writer that streams through what others
+//! have read waits a few times, and not once for each write.
 //!
 //! Pages that come back by a write-back have their programs' stores in them, and around them what the kernel
 //! was given: their *base*. Only what differs from the base is written, so that stores of several machines to

@@ -1,6 +1,10 @@
 //! What must be known of pages after a server's restart: those that others have changed, and that their
 //! holder still has to drop. If that kernel writes them back, its stores cannot be distinguished from what
-//! was there before the change.
+//! was there before the change: the pages' bases were lost with the process. So it is refused.
+//!
+//! Pages are kept by place and session: what a session has read anew, written through or dropped is good again in every
+//! later life, whichever recall it was about. That takes a record when pages change so, and one when they are
+//! dropped; machines that do not collide pay none.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,6 +5,10 @@
 //! bytes of a place has all of it recalled from that session; and, where that session is a strict mount, the
 //! first session to read them does. The holder writes back what its programs have stored, and this is merged
 //! as usual, because its pages are based on what the place has until it is changed.
+//!
+//! A holder that misses the time of such a recall and has sent nothing since, or misses it for the last time that
+//! is allowed, counts as fenced for all others of this kind, each where somebody changes something: that this
+//! life does not know what it had must not cost others a wait for each file.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,7 +9,18 @@
 //! While such a write is under way and its pages are suspect, write-backs of them leave its bytes out: the
 //! page may have the old ones there, which look like stores. The write itself brings these bytes; if it
 //! fails, what was left out is written after all, before the program gets the error. A write-back that began
-//! before the write comes first.
+//! before the write comes first. A store by a mapping of this mount to the very bytes of such a write counts as earlier
+//! than it.
+//!
+//! Such a write is answered when its suspect pages are gone, since they would be written back with the old bytes, as if
+//! they were stores. But it may hold one of them itself: one that it has not filled. A page that a later request
+//! reads is held by nobody else. If the read came first, the write holds its last page only if that was dropped in
+//! between: by this mount, and then it waits for a short time only; or by the kernel to get memory, which is so rare that
+//! it waits for longer ([`crate::recalls`] has the times).
+//!
+//! The kernel also drops pages by itself, after an open that found another version ([`crate::versions`]), and may do so
+//! late: when a later write has been copied into one. Such a drop counts as under way until the descriptor is used
+//! ([`DropByOpen`]), and not at all if no other descriptor of this mount may write the file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -10,6 +10,10 @@
 //! not done after a while, and requests under way may hold some of its pages, its other pages are dropped,
 //! and then it is reported as *blocked*: nobody waits for it any more. A drop of pages that no request holds
 //! ends soon once it begins, so it never waits for a thread behind stuck drops.
+//!
+//! A recall of which nothing begins or ends to be dropped for long, because later requests hold some of each part or
+//! no thread is left, is reported as blocked without that: to be fenced would show the same older bytes, and
+//! lose stores besides. One of a relaxed file is always reported at once, and dropped all the same.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
