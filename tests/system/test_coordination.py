@@ -286,7 +286,7 @@ def test_fetch_adds_of_all_clients_count_once_each_while_servers_are_killed(new_
             file.close()
 
 
-# SEMANTICS 83
+# SEMANTICS 83.1, 83.2
 def test_cells_reads_writes_and_views_are_one_memory(shared_pool: Pool, place: str) -> None:
     """One after the other; stores into a view beside changes of the same cell are no part of what is promised."""
     with shared_pool.connect() as pool, shared_pool.connect(local=False) as far:

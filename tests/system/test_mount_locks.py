@@ -236,7 +236,7 @@ def test_a_flock_is_changed_from_shared_to_exclusive_and_back(shared_pool: Pool,
     assert b.takes("fcntl.flock(f, SH | NB)")
 
 
-# SEMANTICS 66
+# SEMANTICS 66.1
 def test_waiters_have_their_turns_in_the_order_in_which_they_came(shared_pool: Pool, lockers: list[Locker]) -> None:
     """Also a writer among readers: no program overtakes one with which it conflicts."""
     a, b, c, d = lockers
@@ -462,7 +462,7 @@ def test_cycles_of_flock_and_ofd_locks_wait_as_on_linux(shared_pool: Pool, here:
             a.hear()
 
 
-# SEMANTICS 71
+# SEMANTICS 71.1
 def test_a_lock_shows_what_others_wrote_before_they_unlocked(lockers: list[Locker]) -> None:
     """A counter that two mounts raise in turns, in files that stay open, by calls and without fsync."""
     a, b, _, _ = lockers
@@ -568,7 +568,7 @@ def run(seed, path, table):
         assert eventually(lambda: last.takes("posix(f, W)"))
 
 
-# SEMANTICS 71
+# SEMANTICS 71.1
 def test_sqlite_uses_a_database_on_two_mounts_at_once(here: Path, there: Path) -> None:
     """With its usual locking and rollback journal: every transaction of four programs counts once."""
     base, other = (sqlite3.connect(mount / "base", isolation_level=None) for mount in (here, there))
@@ -637,7 +637,7 @@ def test_hdf5_locks_its_files(here: Path, there: Path) -> None:
     assert eventually(read) == list(range(100))
 
 
-# SEMANTICS 33
+# SEMANTICS 33.1
 def test_locks_that_are_switched_off_are_refused_and_never_quietly_local(
     shared_pool: Pool, place: str, here: Path, new_mount: NewMount
 ) -> None:
@@ -645,6 +645,17 @@ def test_locks_that_are_switched_off_are_refused_and_never_quietly_local(
     with Locker(without / place / "file") as a:
         for call in ("posix(f, W)", "posix(f, R, wait=True)", "fcntl.flock(f, EX)", "fcntl.flock(f, SH | NB)"):
             fails(errno.ENOSYS, a.run, call)
+
+
+# SEMANTICS 33.2
+def test_a_directory_is_locked_for_the_programs_of_its_mount_alone(here: Path, there: Path) -> None:
+    with ExitStack() as stack:
+        first, second, far = (os.open(path, os.O_RDONLY) for path in (here, here, there))
+        for descriptor in (first, second, far):
+            stack.callback(os.close, descriptor)
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fails(errno.EWOULDBLOCK, fcntl.flock, second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(far, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_what_cannot_be_locked_is_refused_and_changes_nothing(here: Path) -> None:

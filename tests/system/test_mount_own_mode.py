@@ -145,7 +145,7 @@ def test_programs_of_a_relaxed_file_refresh_and_lock_on_mounts_of_any_mode(
         assert not all(seen)
 
 
-# SEMANTICS 140.1
+# SEMANTICS 71.2, 140.1
 @both
 def test_a_lock_publishes_nothing_of_a_coherent_file_on_relaxed_mounts(
     shared_pool: Pool, place: str, places: dict[str, Path]

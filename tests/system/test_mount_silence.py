@@ -208,6 +208,11 @@ def silent(pool: Pool, how: str) -> Iterator[None]:
 def error_in_time(program: Program, use: str) -> int:
     """Return the number of the error with which something ends in time; 0 for none."""
     program.begin(use, "ask")
+    return error_of(program)
+
+
+def error_of(program: Program) -> int:
+    """Return the number of the error with which what was begun ends in time; 0 for none."""
     try:
         program.hear(FAILING_SECONDS_MAX)
     except OSError as error:
@@ -274,6 +279,28 @@ os.close(file)""")
     # Awake again, everything works.
     for number in range(24):
         assert eventually(lambda number=number: reads(mount / f"file-{number}", pattern(number, 100_000)))  # type: ignore[misc]
+
+
+# SEMANTICS 38.1
+def test_programs_that_change_one_file_of_a_frozen_server_queue_each_for_its_own_time(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    pool = new_pool(2, 32)
+    mount = new_mount(pool)
+    name = make_files(pool, mount, 24)[1][0]
+    start = f"file = os.open({str(mount / name)!r}, os.O_RDWR)"
+    with Program(start) as first, Program(start) as second:
+        write = "os.pwrite(file, b'x' * 100_000, 0)"
+        with frozen(pool.process("child", 1)):
+            first.begin(write, "ask")
+            assert eventually(lambda: waiting(mount) >= 1)
+            second.begin(write, "ask")
+            ended = error_of(first)
+            # The second one's request begins when the first has its answer: its time is not over yet.
+            assert not second.has_answered()
+            assert {ended, error_of(second)} <= set(SILENT)
+        assert eventually(lambda: error_in_time(first, write) == 0, PATIENCE_SECONDS)
+        assert error_in_time(second, write) == 0
 
 
 def waiting(mount: Mount) -> int:

@@ -17,6 +17,13 @@ pub struct Agreed {
     pub flags: u64,
 }
 
+impl Agreed {
+    /// Whether the kernel can be told to look up every name again before it believes it.
+    pub fn has_epochs(&self) -> bool {
+        self.minor >= abi::EPOCH_MINOR_MIN
+    }
+}
+
 /// Pages of one request in kernels that know no other limit (FUSE_MAX_MAX_PAGES).
 const REQUEST_PAGES_MAX_DEFAULT: usize = 256;
 /// Pages of one request, as the reply can tell them.
@@ -104,6 +111,14 @@ mod tests {
         assert_eq!((agreed.minor, reply.minor), (31, 31));
         assert_eq!((reply.flags, reply.flags2), (flags as u32, 0));
         assert_eq!((reply.max_write, reply.max_pages), (1 << 20, 256));
+    }
+
+    // SEMANTICS 78.3
+    #[test]
+    fn a_kernel_before_the_epochs_of_names_has_none_whatever_else_it_knows() {
+        let agreed = |minor| agree(&kernel(minor, u64::MAX), &MountOptions::default(), 4096, 256).0;
+        assert!(!agreed(abi::EPOCH_MINOR_MIN - 1).has_epochs());
+        assert!(agreed(abi::EPOCH_MINOR_MIN).has_epochs() && agreed(99).has_epochs());
     }
 
     #[test]

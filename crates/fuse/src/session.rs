@@ -284,7 +284,7 @@ impl Session {
     /// [`Notifier::increment_epoch`] is known to the kernel.
     #[must_use]
     pub fn has_epochs(&self) -> bool {
-        self.agreed.minor >= abi::EPOCH_MINOR_MIN
+        self.agreed.has_epochs()
     }
 
     /// Files opened with `direct_io` may be mapped.

@@ -8,7 +8,7 @@
 //! Two machines may write one page at the same time. Each machine's kernel has it locked until its write is
 //! answered, and the server answers each when the other has dropped the page: a deadlock. So when a recall is
 //! not done after a while, and requests under way may hold some of its pages, its other pages are dropped,
-//! and then it is reported as *blocked*: nobody waits for it any more. A drop of pages that no request holds
+//! and then it is reported as *blocked*: no change of bytes waits for it any more. A drop of pages that no request holds
 //! ends soon once it begins, so it never waits for a thread behind stuck drops.
 //!
 //! A recall of which nothing begins or ends to be dropped for long, because later requests hold some of each part or

@@ -22,10 +22,11 @@ impl Server {
     /// Logs a record, applies it, and starts its effects.
     pub fn commit(self: &Rc<Self>, record: &Record) -> Result<Vec<Effect>> {
         let watched = self.watched_by(record);
-        let (_, effects) = {
+        let (at, effects) = {
             let mut store = self.store.borrow_mut();
             self.durable.borrow_mut().commit(&mut store, record, clock::instant())?
         };
+        tracing::trace!(target: "ramlace::server", place = ?at.place, position = at.position.0, "commits");
         Ok(self.follow(&watched, effects))
     }
 

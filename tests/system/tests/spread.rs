@@ -111,7 +111,7 @@ fn fill(client: &Pool, directory: InodeId, number: usize) -> BTreeSet<Name> {
     left
 }
 
-// SEMANTICS 14
+// SEMANTICS 14.1
 #[test]
 fn a_directory_that_spreads_is_filled_listed_and_emptied_while_servers_are_killed() {
     let pool = TestPool::start(SERVERS, "768MiB");

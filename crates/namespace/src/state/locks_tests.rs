@@ -229,7 +229,7 @@ proptest! {
     }
 }
 
-// SEMANTICS 66
+// SEMANTICS 66.1
 #[test]
 fn nobody_overtakes_an_earlier_one_and_a_writer_has_its_turn() {
     let mut locks = FileLocks::default();
@@ -245,7 +245,7 @@ fn nobody_overtakes_an_earlier_one_and_a_writer_has_its_turn() {
     assert_eq!(granted, [1]);
 }
 
-// SEMANTICS 66
+// SEMANTICS 66.2
 #[test]
 fn a_session_that_is_waited_for_does_not_wait_for_those_that_wait() {
     let mut locks = FileLocks::default();

@@ -87,7 +87,7 @@ proptest! {
         run_spreading(3, 2, 3, &actions);
     }
 
-    // SEMANTICS 14
+    // SEMANTICS 14.1, 14.2
     #[test]
     fn directories_that_spread_over_many_slots_behave_as_the_model(actions in prop::collection::vec(action(), 1..STEPS_MAX)) {
         run_spreading(16, 60, 2, &actions);
