@@ -1,4 +1,4 @@
-//! Lanes against a model: a file's home, which truncates, fills and hands over, a client that writes and repeats itself,
+//! Lanes against a model: a file's home, which truncates, extends and promotes, a client that writes and repeats itself,
 //! and messages that come late, twice or not at all. The model says what each byte must be.
 //!
 //! The driver below does what the crate requires of a server. With a [`Bug`] planted it forgets one of those

@@ -137,7 +137,7 @@ impl PoolFileSystem {
         if self.nodes.forget(inode, lookups) {
             // Before a server may be asked: what a new lookup brings meanwhile is its own.
             self.leases.node_forgotten(node);
-            self.handed.forgotten(inode);
+            self.passthrough.forgotten(inode);
         }
     }
 

@@ -24,8 +24,8 @@ pub(crate) struct OpenFile {
     pub(crate) file: Arc<File>,
     /// It was opened to append, so the kernel keeps no pages of what is written by it.
     pub(crate) append: bool,
-    /// Passthrough: the kernel reads and maps it without asking. See [`crate::handed`].
-    pub(crate) handed: bool,
+    /// Passthrough: the kernel reads and maps it without asking. See [`crate::passthrough`].
+    pub(crate) passthrough: bool,
     /// The consistency mode: the file's own, or the mount's.
     pub(crate) mode: Mode,
     /// The version of the file when it was opened.
@@ -46,7 +46,7 @@ impl OpenFile {
     pub(crate) fn new(
         file: Arc<File>,
         append: bool,
-        handed: bool,
+        passthrough: bool,
         mode: Mode,
         opened_in: Version,
         errors: &WriteErrors,
@@ -54,7 +54,7 @@ impl OpenFile {
         OpenFile {
             file,
             append,
-            handed,
+            passthrough,
             mode,
             opened_in,
             settled: AtomicBool::new(false),
@@ -154,7 +154,7 @@ impl Handles {
     /// Adds a file for which its home has returned these attributes after `since`.
     pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes, since: HolesMade) -> u64 {
         let mut table = self.table.write();
-        if !file.handed {
+        if !file.passthrough {
             *table.cached.entry(file.file.inode()).or_default() += 1;
         }
         if file.file.rights().write {
@@ -181,7 +181,7 @@ impl Handles {
         let mut table = self.table.write();
         let file = table.open.remove(&number)?;
         let inode = file.file.inode();
-        if !file.handed
+        if !file.passthrough
             && let Some(opens) = table.cached.get_mut(&inode)
         {
             *opens -= 1;

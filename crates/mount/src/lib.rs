@@ -18,7 +18,7 @@
 //!
 //! Lock order: a lock belongs to one file here and is held only while its table is read or changed: no server
 //! is asked, and nothing is written to the kernel's device, while one is held. Where a file holds its lock
-//! while another is taken, its type says which: `places`, `handles`, `handed`, `droppers`; under those of
+//! while another is taken, its type says which: `places`, `handles`, `passthrough`, `droppers`; under those of
 //! `nodes` no other is taken. `space` alone asks servers under its lock.
 
 mod access_lists;
@@ -31,7 +31,6 @@ mod directories;
 mod droppers;
 mod files;
 mod filesystem;
-mod handed;
 mod handles;
 mod ioctls;
 mod kept;
@@ -49,6 +48,7 @@ mod mounted;
 mod names;
 mod nodes;
 mod pages;
+mod passthrough;
 mod places;
 mod reads;
 mod recalls;

@@ -61,7 +61,7 @@ impl PoolFileSystem {
         };
         file.settle(&self.versions, &self.handles);
         let publishes =
-            file.mode == Mode::Relaxed && !file.handed && self.handles.is_written_here(holder.inode);
+            file.mode == Mode::Relaxed && !file.passthrough && self.handles.is_written_here(holder.inode);
         if publishes && self.locks.may_give_away(holder) {
             return self.publish_and_give_away(holder, file, wait, reply);
         }

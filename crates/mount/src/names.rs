@@ -52,7 +52,7 @@ impl PoolFileSystem {
         let FoundEntry { asked, attributes, names, leased } = found;
         self.handles.note(&attributes);
         self.removed.note(&attributes);
-        let leased = leased && !self.handed.may_be_stored_into(attributes.inode);
+        let leased = leased && !self.passthrough.may_be_stored_into(attributes.inode);
         if attributes.kind == FileKind::Directory {
             return Ok(self.found_directory(
                 asked,
@@ -105,7 +105,7 @@ impl PoolFileSystem {
 
     /// Whether programs here may change a file without its home knowing it yet.
     pub(crate) fn is_changing(&self, of: &Attributes) -> bool {
-        of.kind == FileKind::File && (self.handles.is_written_here(of.inode) || self.handed.hands_over())
+        of.kind == FileKind::File && (self.handles.is_written_here(of.inode) || self.passthrough.is_enabled())
     }
 
     fn ask_for_entry(&self, parent: InodeId, name: &Name) -> Result<FoundEntry> {

@@ -16,7 +16,7 @@
 //! * How often an inode is open, and what is known while it is open for writing ([`crate::handles`]), is counted
 //!   over the open files, in one step with these. Each read and write asks that several times, and many threads
 //!   may at once, which a lock of this table would not let them.
-//! * Files under passthrough ([`crate::handed`]) have locks that are held while servers are asked.
+//! * Files under passthrough ([`crate::passthrough`]) have locks that are held while servers are asked.
 //! * Lost stores ([`crate::lost_stores`]) are an error also when the kernel has forgotten the file, and are
 //!   listed in order.
 //! * Reads and drops under way ([`crate::strict`], [`crate::recalls`]) and times at which lists are dropped
