@@ -38,13 +38,13 @@ mod kept_lists;
 mod leases;
 mod locking;
 mod locks;
-/// When a mount checks the times of mapped files, without a clock: also used by the simulator (`tests/sim`).
-#[doc(hidden)]
-pub mod looks;
 mod lost_stores;
 mod modes;
 mod mount;
 mod mounted;
+/// When a mount polls the times of mapped files, without a clock: also used by the simulator (`tests/sim`).
+#[doc(hidden)]
+pub mod mtime_poll;
 mod names;
 mod nodes;
 mod pages;

@@ -91,7 +91,7 @@ impl Locks {
     }
 
     fn may_hold(&self, inode: InodeId, owner: u64) -> bool {
-        self.nodes.look(inode, |node| node.owners.may_hold(owner)).unwrap_or(false)
+        self.nodes.read(inode, |node| node.owners.may_hold(owner)).unwrap_or(false)
     }
 
     /// An owner of `fcntl` locks is gone; returns whether it was known. Closing a file without locks costs one

@@ -54,7 +54,7 @@ impl Modes {
         if self.others.taken() == 0 {
             return self.usual;
         }
-        self.nodes.look(inode, |node| node.mode.get()).flatten().unwrap_or(self.usual)
+        self.nodes.read(inode, |node| node.mode.get()).flatten().unwrap_or(self.usual)
     }
 }
 

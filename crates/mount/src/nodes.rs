@@ -177,9 +177,9 @@ impl Nodes {
         inodes
     }
 
-    /// Looks at what is known of an inode, if anything is.
-    pub(crate) fn look<T>(&self, inode: InodeId, look: impl FnOnce(&Parts) -> T) -> Option<T> {
-        self.lock(inode).look(inode, look)
+    /// Reads what is known of an inode, if anything is.
+    pub(crate) fn read<T>(&self, inode: InodeId, read: impl FnOnce(&Parts) -> T) -> Option<T> {
+        self.lock(inode).read(inode, read)
     }
 
     /// The same, to change some of it, or to take it away.
@@ -224,7 +224,7 @@ impl Nodes {
             table.waiting += 1;
             table = shard.over.wait(table);
             table.waiting -= 1;
-            if !table.look(inode, |parts| waits(parts, &begun)).unwrap_or(false) {
+            if !table.read(inode, |parts| waits(parts, &begun)).unwrap_or(false) {
                 return table.change(inode, |parts| change(parts, begun));
             }
         }
@@ -269,8 +269,8 @@ impl Table {
         Some(found)
     }
 
-    fn look<T>(&self, inode: InodeId, look: impl FnOnce(&Parts) -> T) -> Option<T> {
-        Some(look(self.nodes.get(&inode)?.parts.as_deref()?))
+    fn read<T>(&self, inode: InodeId, read: impl FnOnce(&Parts) -> T) -> Option<T> {
+        Some(read(self.nodes.get(&inode)?.parts.as_deref()?))
     }
 }
 
@@ -319,7 +319,7 @@ mod tests {
         nodes.tell(FILE);
         nodes.change(FILE, |node| node.pages = Some(Box::default()));
         nodes.find(FILE, |node| node.pages = None);
-        assert!(nodes.look(FILE, |_| ()).is_none(), "its memory is given back");
+        assert!(nodes.read(FILE, |_| ()).is_none(), "its memory is given back");
         nodes.change(InodeId(8), |_| ());
         assert!(!nodes.lock(InodeId(8)).nodes.contains_key(&InodeId(8)));
     }

@@ -168,7 +168,7 @@ impl Pages {
 
     /// The parts of these pages that requests under way may hold locked until they are answered.
     pub(crate) fn held(&self, inode: InodeId, parts: &[ByteRange]) -> Vec<ByteRange> {
-        self.look(inode, |file| file.held(parts)).unwrap_or_default()
+        self.read(inode, |file| file.held(parts)).unwrap_or_default()
     }
 
     /// A write through pages is about to be answered: returns the pages to be dropped, if there may be older
@@ -216,7 +216,7 @@ impl Pages {
     /// The parts of the file that make up a range of one of its lanes; the whole file if its layout is not
     /// known.
     pub(crate) fn parts(&self, inode: InodeId, lane: Option<u16>, range: ByteRange) -> Vec<ByteRange> {
-        let layout = self.look(inode, File::layout).flatten();
+        let layout = self.read(inode, File::layout).flatten();
         match (lane, layout) {
             (None, _) => vec![range],
             (Some(lane), Some(layout)) => parts(&layout, lane, range),
@@ -232,7 +232,7 @@ impl Pages {
 
     /// How often all leases on a lane of a file have ended.
     pub(crate) fn leases_ended(&self, inode: InodeId) -> u64 {
-        self.look(inode, File::leases_ended).unwrap_or(0)
+        self.read(inode, File::leases_ended).unwrap_or(0)
     }
 
     /// Write-backs have made recalls.
@@ -261,8 +261,8 @@ impl Pages {
         self.nodes.all(|node| node.pages.is_some())
     }
 
-    fn look<T>(&self, inode: InodeId, look: impl FnOnce(&File) -> T) -> Option<T> {
-        self.nodes.look(inode, |node| node.pages.as_deref().map(look)).flatten()
+    fn read<T>(&self, inode: InodeId, read: impl FnOnce(&File) -> T) -> Option<T> {
+        self.nodes.read(inode, |node| node.pages.as_deref().map(read)).flatten()
     }
 
     fn find<T>(&self, inode: InodeId, change: impl FnOnce(&mut File) -> T) -> Option<T> {

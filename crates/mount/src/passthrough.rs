@@ -22,7 +22,7 @@ use ramlace_client::{File, LaneHere};
 use ramlace_fuse::{Backing, BackingFiles, Notifier};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
-use crate::looks::{Looks, PAUSE};
+use crate::mtime_poll::{MtimePoll, PAUSE};
 
 /// The files under passthrough.
 pub(crate) struct PassthroughFiles {
@@ -310,7 +310,7 @@ impl Table {
 
 /// Asks the kernel to forget files that no program has open, and checks the times of the others.
 fn keep(shared: &Weak<Shared>) {
-    let mut looks = Looks::default();
+    let mut poll = MtimePoll::default();
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let mut table = shared.table.lock();
@@ -334,7 +334,7 @@ fn keep(shared: &Weak<Shared>) {
                 let _ = shared.notifier.prune(inode.0);
             }
         }
-        if looks.is_due(Instant::now()) {
+        if poll.is_due(Instant::now()) {
             let writers = all.iter().filter_map(|(_, entry)| entry.state.lock().writer());
             for kept in writers.filter(|kept| kept.file.home_answers()) {
                 let _ = kept.publish();
@@ -350,7 +350,7 @@ fn keep(shared: &Weak<Shared>) {
 /// Checks that a lane is as long as its file and has its memory, as far as this can be seen from here: a
 /// request for another would be useless.
 fn check_is_whole(lane: &OwnedFd, bytes: u64) -> Result<()> {
-    let stat = look_at(lane)?;
+    let stat = stat(lane)?;
     if stat.st_size.cast_unsigned() == bytes && stat.st_blocks.cast_unsigned() * 512 >= bytes {
         return Ok(());
     }
@@ -359,12 +359,12 @@ fn check_is_whole(lane: &OwnedFd, bytes: u64) -> Result<()> {
 
 /// When programs last stored into mappings of the lane, in pages that they had not loaded before.
 fn time_of_stores(lane: &OwnedFd) -> Result<Option<Timestamp>> {
-    let stat = look_at(lane)?;
+    let stat = stat(lane)?;
     let nanos = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
     Ok((nanos != 0).then(|| Timestamp { nanos: nanos.clamp(0, i64::MAX.into()) as i64 }))
 }
 
-fn look_at(lane: &OwnedFd) -> Result<rustix::fs::Stat> {
+fn stat(lane: &OwnedFd) -> Result<rustix::fs::Stat> {
     rustix::fs::fstat(lane)
         .map_err(|errno| Error::from_io(&errno.into(), "looking at the memory of a mapped file"))
 }

@@ -42,7 +42,7 @@ impl Removed {
 
     /// The attributes from before the removal.
     pub(crate) fn get(&self, inode: InodeId) -> Option<Attributes> {
-        self.nodes.look(inode, |node| node.removed.get().cloned()).flatten()
+        self.nodes.read(inode, |node| node.removed.get().cloned()).flatten()
     }
 
     /// It was not removed after all.

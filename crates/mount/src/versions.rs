@@ -38,7 +38,7 @@ impl Versions {
 
     /// Whether the kernel's pages of a file are of this version, or there are none.
     pub(crate) fn are_of(&self, inode: InodeId, version: Version) -> bool {
-        self.nodes.look(inode, |node| node.version.is(version)).unwrap_or(false)
+        self.nodes.read(inode, |node| node.version.is(version)).unwrap_or(false)
     }
 
     /// The kernel has no pages of a file that are older than this version. If this is called late it does no
@@ -65,7 +65,7 @@ impl Versions {
 
     /// Whether the kernel may have such pages. To be called when the open for writing is already visible.
     pub(crate) fn has_bare_pages(&self, inode: InodeId) -> bool {
-        let is_bare = self.nodes.look(inode, |node| node.bare.is_noted()).unwrap_or(false);
+        let is_bare = self.nodes.read(inode, |node| node.bare.is_noted()).unwrap_or(false);
         // Asked after that: whoever had no room to note it for this inode has told so before.
         is_bare || self.any_is_bare.load(Ordering::Acquire)
     }
