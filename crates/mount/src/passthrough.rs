@@ -1,10 +1,10 @@
 //! Passthrough, where the mount was asked for it: files that this machine's kernel reads and maps without
 //! asking.
 //!
-//! The kernel accesses a file either by passthrough or through its pages, for as long as any program has it open or mapped, and does not
-//! report when the last mapping ends. So a file stays in this table until the kernel has forgotten its node,
-//! and the kernel is asked to forget it when the last descriptor is closed. Until then the mount has the file
-//! open at its home, which knows that a kernel has it.
+//! The kernel accesses a file either by passthrough or through its pages, for as long as any program has it
+//! open or mapped, and does not report when the last mapping ends. So a file stays in this table until the
+//! kernel has forgotten its node, and the kernel is asked to forget it when the last descriptor is closed.
+//! Until then the mount has the file open at its home, which knows that a kernel has it.
 //!
 //! An open for reading only reads from its server's memory. An open for writing writes by requests, so that
 //! memory and size stay under the pool's control, and maps the same memory. Stores into mappings are not

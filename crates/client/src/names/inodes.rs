@@ -272,10 +272,10 @@ impl Client {
     }
 
     /// Whether a home may not know yet when this process last wrote to an inode. This includes the case that
-    /// it was told after `told`: what it answered in between lacks that time.
-    pub(crate) fn has_unreported_times(&self, inode: InodeId, told: u64) -> bool {
+    /// it was told after `reported`: what it answered in between lacks that time.
+    pub(crate) fn has_unreported_times(&self, inode: InodeId, reported: u64) -> bool {
         let unreported = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_none();
-        self.inodes.find(inode).is_some_and(unreported) || self.times_reported() != told
+        self.inodes.find(inode).is_some_and(unreported) || self.times_reported() != reported
     }
 
     /// Tells the home when this process last wrote to an inode, unless it knows.
