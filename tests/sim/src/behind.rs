@@ -6,7 +6,7 @@
 //! so that nobody waits for it again; nothing that was promised before is done after that answer; a mount that is not stopped loses nothing, and
 //! keeps nobody waiting for longer than a message takes; each change that was promised is done once, in its order, or its mount hears that it is not;
 //! and each file that was promised is the inode that was promised, although other creates are sent by themselves.
-//! A [`BehindBug`] planted in what a server or a mount owes the tables must be found.
+//! A [`BehindBug`] planted in the duties of a server or a mount towards the tables must be found.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ const DELAY_MILLIS_MAX: u64 = 30;
 const PATIENCE_MILLIS: u64 = 2_000;
 /// How many creates of one slot are sent by themselves at once.
 const ASKING_MAX: usize = 2;
-/// A mount that runs has given a slot back by then: it is notified, looks, sends what it owes, and gives back.
+/// A mount that runs has given a slot back by then: it is notified, looks, sends what is pending, and gives back.
 const GIVEN_BACK_MILLIS: u64 = 8 * DELAY_MILLIS_MAX + 12 * LOOK_MILLIS;
 
 /// What can be planted.
@@ -55,7 +55,7 @@ pub enum BehindBug {
     DoesWhatIsOver,
     /// The holder is notified once, and never again.
     TellsOnce,
-    /// A holder gives back what it owes something in.
+    /// A holder gives back a slot for which messages are pending.
     GivesBackFirst,
     /// A holder that hears of a recall does nothing about it.
     KeepsSlots,

@@ -3,7 +3,7 @@
 //!
 //! What holds: a call ends within 5 s, whatever its server does; where servers only restart, and slots move, none fails; a server that has
 //! left a call unanswered costs the next one no more than a sign of life; a change is made once, or not at all where its caller was told so;
-//! and one that was cancelled is not made any more once that was acknowledged. A [`CallBug`] planted in what a client owes the rule must be found.
+//! and one that was cancelled is not made any more once that was acknowledged. A [`CallBug`] planted in the duties of a client towards the rule must be found.
 
 mod client;
 mod server;

@@ -13,7 +13,7 @@
 //! yet is below: slots that move and whose server is removed, the coordinator, files of several lanes, other messages of the outbox, delegations, and
 //! transfers that take time. Each of these runs in a world of its own, where its times can be checked closely.
 //!
-//! A bug planted in what a server or a client owes the code that decides must be found.
+//! A bug planted in the duties of a server or a client towards the code that decides must be found.
 #![forbid(unsafe_code)]
 
 mod agenda;

@@ -3,8 +3,8 @@
 //!
 //! What holds: bytes that a writer was told of are read again, or an error is when they went with a store, and never zeros or what was before;
 //! a lost chunk is written whole or not at all, and then it is there again; what was never written is zeros, or an error in a lane that has lost
-//! something. A [`LossBug`] planted in what a
-//! server owes the pure crates must be found.
+//! something. A [`LossBug`] planted in the
+//! duties of a server towards the pure crates must be found.
 
 mod lanes;
 mod model;
@@ -286,7 +286,7 @@ impl Run {
         names.query(&WHO, &QueryInode { inode, since }).map_err(|error| format!("the home answers {error:?}"))
     }
 
-    /// What the home owes lanes whose servers are there.
+    /// What is pending at the home for lanes whose servers are there.
     fn delivers(&mut self) -> Result<(), String> {
         let names = self.home.names().ok_or("the home has no names")?;
         let pending: Vec<(DeliveryId, Delivery)> =

@@ -3,7 +3,7 @@
 //!
 //! What holds: each subject's messages are received in their order, each at least once, and all of them in the end; a home that answers has received
 //! what it is pending for it two seconds after it was added, and for how long other homes kept the heart waiting; one that does not is asked once and then ever
-//! less, and a silent one not at all, but after a sign of life. An [`OutboxBug`] planted in what a teller owes the table must be found.
+//! less, and a silent one not at all, but after a sign of life. An [`OutboxBug`] planted in the duties of a teller towards the table must be found.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@
 //! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after it was last
 //! heard, and not before; bytes that went with a store are an error, and never zeros or what was before; when everybody has
 //! left, nothing is pending, held or forgotten, and `ramlace check` finds nothing else.
-//! A [`Bug`] planted in what a server or a client owes the code that decides must be found.
+//! A [`Bug`] planted in the duties of a server or a client towards the code that decides must be found.
 
 mod bug;
 mod calls;
@@ -145,7 +145,7 @@ enum Event {
     Beats(usize),
     /// It looks whether somebody is to be told something.
     Tells(usize),
-    /// A server delivers what its slots owe still.
+    /// A server delivers what is pending in its slots.
     Delivers(usize),
     Dies(usize),
     Begins(usize),

@@ -1,7 +1,7 @@
 //! Stores into mapped files of which only their times tell, in virtual time: when a mount polls them ([`ramlace_mount::mtime_poll`]), over programs that
 //! store when they like, a kernel that takes a while to forget files, and homes that take a while to answer.
 //!
-//! What holds: a home that answers knows of a store 5 s after it at the latest. A [`StoreBug`] planted in what the mount's thread owes the
+//! What holds: a home that answers knows of a store 5 s after it at the latest. A [`StoreBug`] planted in the duties of the mount's thread towards the
 //! rule must be found.
 
 use ramlace_mount::mtime_poll::{MtimePoll, PAUSE};

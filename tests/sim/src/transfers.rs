@@ -2,7 +2,7 @@
 //! again, over servers that are slow, stopped for a while or for good, and cut connections when they begin anew.
 //!
 //! What holds: a transfer takes as long as it needs while answers come; it fails 5 s after its last progress, and half a second later where a server
-//! that says nothing is asked for a sign of life; and not before. A [`TransferBug`] planted in what a transfer owes the rule must be found.
+//! that says nothing is asked for a sign of life; and not before. A [`TransferBug`] planted in the duties of a transfer towards the rule must be found.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -220,7 +220,7 @@ impl Run {
                     self.servers[me].lanes(slot).lanes().end_passthroughs(trim.lane, trim.passthroughs_over);
                 change.into_iter().for_each(|change| self.servers[me].changes(slot, change));
             }
-            other => return Err(format!("nobody owes {other:?}")),
+            other => return Err(format!("unexpected: {other:?}")),
         }
         Ok(true)
     }

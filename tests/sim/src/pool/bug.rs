@@ -1,6 +1,6 @@
 //! What can be planted in the pool's world.
 
-/// Something that somebody owes the pure crates, and does not do.
+/// A duty towards the pure crates that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// None.
@@ -31,7 +31,7 @@ pub enum Bug {
     KnowsWhatWasGivenUp,
     /// A server sends a delivery once.
     DeliversOnce,
-    /// A new life forgets what its slots owe.
+    /// A new life forgets the pending deliveries of its slots.
     ForgetsDeliveries,
     /// A delivery counts as done when it was sent.
     BelievesDeliveries,

@@ -1,4 +1,4 @@
-//! What slots owe each other: sent until it was answered, and what a server does with it.
+//! Deliveries between slots: sent until it was answered, and what a server does with it.
 
 use ramlace_base::{Result as Outcome, Slot};
 use ramlace_lanes::{CutPlan, LaneChange, LaneTable};
@@ -10,7 +10,7 @@ use super::network::Message;
 use super::{Bug, World};
 
 impl World {
-    /// What slots owe still is sent, again and again.
+    /// Pending deliveries are sent, again and again.
     pub(super) fn deliver(&mut self, server: usize) {
         if self.bug == Bug::DeliversOnce {
             return;
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// What a slot owes another arrives there. The answer to a part of an operation waits at the gate.
+    /// A delivery arrives at its slot. The answer to a part of an operation waits at the gate.
     pub(super) fn arrives_delivery(
         &mut self,
         from: Slot,
@@ -59,7 +59,7 @@ impl World {
         Ok(())
     }
 
-    /// What a server does with what a slot owes another.
+    /// What a server does with a delivery.
     fn receive(&mut self, message: Delivery) -> Result<Outcome<DeliveryAnswer>, String> {
         let slot = message.slot();
         let op = match message {

@@ -26,7 +26,7 @@ pub enum Message {
     Write { client: usize, target: LaneTarget, numbered: Numbered, offset: usize, byte: u8 },
     /// A client is answered.
     Answered { client: usize, token: Token, outcome: Box<Outcome<Reply>>, of_lane: bool },
-    /// A slot owes another this.
+    /// A delivery from one slot to another.
     Delivery { from: Slot, delivery: DeliveryId, message: Box<Delivery> },
     /// What became of it.
     Done { from: Slot, delivery: DeliveryId, answer: Box<DeliveryAnswer> },
