@@ -212,7 +212,7 @@ static void enqueue(struct behind *behind)
     pthread_cond_broadcast(&behind->changed);
 }
 
-int behind_settle(struct file *file)
+int behind_flush(struct file *file)
 {
     struct behind *behind = &file->small.behind;
     enqueue(behind);
@@ -232,7 +232,7 @@ static int send_behind(struct file *file)
     uint64_t waiting = has_sender(file) ? QUEUED_MAX : 0;
     if (behind->handed > waiting)
         send_up_to(file, behind->handed - waiting);
-    return behind->lost.class == MPI_SUCCESS ? MPI_SUCCESS : behind_settle(file);
+    return behind->lost.class == MPI_SUCCESS ? MPI_SUCCESS : behind_flush(file);
 }
 
 /* ---- Keeping ---- */

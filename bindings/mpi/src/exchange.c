@@ -415,9 +415,9 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
         return false;
     }
     /* Before others have what this rank gives them now. */
-    int settled = small_settle(file);
-    if (settled != MPI_SUCCESS) {
-        *error = settled;
+    int flushed = small_flush(file);
+    if (flushed != MPI_SUCCESS) {
+        *error = flushed;
         transfer_give_up(file, transfer);
     }
     if (all == MPI_SUCCESS)

@@ -264,7 +264,7 @@ struct file *file_find(MPI_File handle);
 void file_insert(struct file *file);
 void file_remove(struct file *file);
 /* Sends what open files have kept: MPI is about to end, and some were not closed. */
-void files_settle(void);
+void files_flush(void);
 /* A handle of the MPI library's own, as a place for its error handler and as a number for Fortran. */
 int handle_take(MPI_File *handle);
 void handle_give_back(MPI_File handle);
@@ -406,7 +406,7 @@ int small_write(struct file *file, const struct access *access, const char *byte
 int small_read(struct file *file, const struct access *access, char *bytes, int64_t length, const struct runs *runs,
                int64_t *moved);
 /* Sends what is kept, and forgets what was read. */
-int small_settle(struct file *file);
+int small_flush(struct file *file);
 /* An access that is no small one is about to begin: sends what is kept, and forgets what was read. */
 int small_none(struct file *file);
 /* Bytes or the size have changed otherwise: forgets what was read while that was under way. */
@@ -425,7 +425,7 @@ void behind_end(struct file *file);
 /* Keeps an access; false where there is no memory for it, or where something that was kept before is lost (`*error`). */
 bool behind_keep(struct file *file, const char *bytes, int64_t length, const struct runs *runs, int *error);
 /* Sends all that was kept when this began; what is lost of it is the error, once. The lock is given back meanwhile. */
-int behind_settle(struct file *file);
+int behind_flush(struct file *file);
 /* Gives empty buffers back. */
 void behind_give_back(struct behind *behind);
 

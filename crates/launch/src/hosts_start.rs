@@ -71,7 +71,7 @@ impl Start<'_> {
             None => self.bring_up(&mut crew),
         };
         let error = match outcome {
-            Ok((file, reports)) => match self.settle(&mut crew, &file, cancel) {
+            Ok((file, reports)) => match self.finish_start(&mut crew, &file, cancel) {
                 Ok(()) => return Ok((file, reports)),
                 Err(error) => error,
             },
@@ -219,7 +219,7 @@ impl Start<'_> {
 
     /// Writes pool.json here and ends the agents. When one of them does not end as it should, the others have
     /// ended already: the whole pool is stopped by new ones.
-    fn settle(&self, crew: &mut Crew<'_>, file: &PoolFile, cancel: Cancel<'_>) -> Result<()> {
+    fn finish_start(&self, crew: &mut Crew<'_>, file: &PoolFile, cancel: Cancel<'_>) -> Result<()> {
         if cancel.came() {
             return Err(Error::new(ErrorKind::Busy, "stopped by a signal before it was done"));
         }

@@ -61,7 +61,7 @@ impl PoolFileSystem {
         for_pages: Option<u64>,
     ) -> Result<Read> {
         let open = self.handles.get(number)?;
-        open.settle(&self.versions, &self.handles);
+        open.finish_open(&self.versions, &self.handles);
         if open.passthrough && for_pages.is_some() {
             // `splice` fills pages even if the kernel was told to keep none, and would show them after newer
             // stores.
@@ -192,7 +192,7 @@ impl PoolFileSystem {
     ) -> Result<Written> {
         let open = self.handles.get(number)?;
         if !flags.cached {
-            open.settle(&self.versions, &self.handles);
+            open.finish_open(&self.versions, &self.handles);
         }
         if flags.kill_set_id {
             self.drop_set_id(&open.file, caller)?;
@@ -336,7 +336,7 @@ impl PoolFileSystem {
     /// and tells the home the time.
     pub(crate) fn publish(&self, number: u64) -> Result<()> {
         let open = self.handles.get(number)?;
-        open.settle(&self.versions, &self.handles);
+        open.finish_open(&self.versions, &self.handles);
         if open.passthrough {
             self.passthrough.publish(open.file.inode())?;
         }
@@ -364,7 +364,7 @@ impl PoolFileSystem {
                 return;
             }
         };
-        open.settle(&self.versions, &self.handles);
+        open.finish_open(&self.versions, &self.handles);
         let passthrough = open.passthrough;
         let seek = move |written: Result<()>| {
             match written.and_then(|()| open.file.seek(offset, sought)) {

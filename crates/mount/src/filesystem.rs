@@ -337,7 +337,7 @@ impl PoolFileSystem {
             Ok(Written { bytes, suspect: Some(suspect), request }) => {
                 let pages = self.pages.clone();
                 let then = Box::new(move || {
-                    pages.settle(inode);
+                    pages.write_answered(inode);
                     drop(request);
                     reply.written(bytes as u32);
                 });

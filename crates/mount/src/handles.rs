@@ -32,7 +32,7 @@ pub(crate) struct OpenFile {
     opened_in: Version,
     /// The program has its descriptor, and the kernel has dropped older pages: [`Versions`] have learned the
     /// version.
-    settled: AtomicBool,
+    open_finished: AtomicBool,
     /// The kernel may be dropping pages until then. Lock order: this one, then those of [`Handles`] and of
     /// [`crate::nodes`].
     dropping: Mutex<Option<DropByOpen>>,
@@ -57,7 +57,7 @@ impl OpenFile {
             passthrough,
             mode,
             opened_in,
-            settled: AtomicBool::new(false),
+            open_finished: AtomicBool::new(false),
             dropping: Mutex::default(),
             errors_reported: errors.begin(),
             errors_unlocks_reported: errors.begin(),
@@ -71,8 +71,8 @@ impl OpenFile {
 
     /// The descriptor is used, so its open is over. Not to be called for a write of the kernel's own, for
     /// which it picks any descriptor.
-    pub(crate) fn settle(&self, versions: &Versions, handles: &Handles) {
-        if !self.settled.swap(true, Ordering::Relaxed) {
+    pub(crate) fn finish_open(&self, versions: &Versions, handles: &Handles) {
+        if !self.open_finished.swap(true, Ordering::Relaxed) {
             let (inode, writes) = (self.file.inode(), self.file.rights().write);
             versions.learn(inode, self.opened_in);
             if writes {

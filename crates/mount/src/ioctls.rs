@@ -63,7 +63,7 @@ impl PoolFileSystem {
     /// Makes the kernel write these bytes back, and answers when all clients see them.
     fn publish_part(&self, inode: InodeId, number: u64, part: ByteRange, reply: Reply) {
         let opened = self.handles.get(number).and_then(|open| {
-            open.settle(&self.versions, &self.handles);
+            open.finish_open(&self.versions, &self.handles);
             if open.passthrough {
                 self.passthrough.publish(inode)?;
             }

@@ -194,8 +194,8 @@ impl Pages {
     }
 
     /// A write through pages is answered now that its pages were dropped.
-    pub(crate) fn settle(&self, inode: InodeId) {
-        self.find(inode, File::settle);
+    pub(crate) fn write_answered(&self, inode: InodeId) {
+        self.find(inode, File::write_answered);
     }
 
     pub(crate) fn drop_begins(&self, inode: InodeId) {
@@ -368,7 +368,7 @@ mod tests {
         let request = pages.begin_through(FILE, page(at));
         let suspect = pages.wrote_through(FILE, &layout(1), page(at), (1, &request)).is_some();
         if suspect {
-            pages.settle(FILE);
+            pages.write_answered(FILE);
         }
         suspect
     }
@@ -417,7 +417,7 @@ mod tests {
         // The write's own drop is over before its answer.
         pages.drop_begins(FILE);
         pages.drop_is_over(FILE);
-        pages.settle(FILE);
+        pages.write_answered(FILE);
         read(&pages, 0);
         assert!(!write(&pages, 0));
     }

@@ -414,7 +414,7 @@ impl<T> Drops<T> {
                 }
                 other => job.whom = other,
             }
-            job.look_at = if job.is_settled() { NEVER } else { now + LATE_MILLIS };
+            job.look_at = if job.needs_no_check() { NEVER } else { now + LATE_MILLIS };
         }
         self.added += rests.len();
         rests.into_iter().for_each(|(whole, rest)| self.push_rest(whole, rest, now));

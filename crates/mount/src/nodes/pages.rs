@@ -56,7 +56,7 @@ impl File {
         self.layout.get_or_insert(*layout);
         let suspect = self.is_suspect(range);
         if !suspect {
-            self.settle();
+            self.write_answered();
         }
         suspect
     }
@@ -90,7 +90,7 @@ impl File {
     }
 
     /// A write through pages is answered.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn write_answered(&mut self) {
         self.drops_met = self.drops_over;
         self.read.clear();
     }

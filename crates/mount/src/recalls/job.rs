@@ -118,7 +118,7 @@ impl<T> Job<T> {
     }
 
     /// Whether no check is needed before it is over, or begins.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn needs_no_check(&self) -> bool {
         let is_recall = matches!(self.whom, Some(For::Server(..)));
         let has_place = self.is_late || self.is_free;
         if is_recall { self.is_told && has_place } else { has_place || !self.runs }
