@@ -258,7 +258,7 @@ static void take_back(struct file *file, const struct transfer *transfer)
     }
 }
 
-void transfer_give_up(struct file *file, struct transfer *transfer)
+void transfer_cancel(struct file *file, struct transfer *transfer)
 {
     take_back(file, transfer);
     transfer->in_file = 0;
@@ -331,7 +331,7 @@ int file_access(struct file *file, const struct access *access, int64_t *moved)
     int flushed = meet(file, access), error = transfer_begin(file, access, &transfer);
     if (flushed != MPI_SUCCESS) {
         error = flushed;
-        transfer_give_up(file, &transfer);
+        transfer_cancel(file, &transfer);
     }
     bool together = access->together && !file->atomic && file->phases[access->write] != CB_DISABLE;
     if (together && exchange(file, &transfer, &error))

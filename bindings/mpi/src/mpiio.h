@@ -143,10 +143,11 @@ struct walk {
     size_t item;
     int64_t number, done;
 };
-enum way { MEASURE, TO_FILE, FROM_FILE };
+enum direction { MEASURE, TO_FILE, FROM_FILE };
 /* Goes on by all elements that fit into `room` bytes of a file, and converts them between the memory at `base` and these
  * bytes; adds what they are there and here. MPI_ERR_CONVERSION where a number does not fit. */
-int external32_walk(struct walk *walk, enum way way, char *base, char *bytes, int64_t room, int64_t *there, int64_t *here);
+int external32_walk(struct walk *walk, enum direction direction, char *base, char *bytes, int64_t room, int64_t *there,
+                    int64_t *here);
 
 /* ---- names.c: which files are ours ---- */
 
@@ -193,8 +194,8 @@ struct failure {
 struct behind {
     /* The buffer that is filled; those that wait for their turn, of which the first may be on its way; and empty ones. */
     struct batch *filling, *first, **last, *spare;
-    /* Buffers that have ever been left to whoever sends them, and those that were sent. */
-    uint64_t handed, sent;
+    /* How many buffers were ever queued for sending, and how many were sent. */
+    uint64_t queued, sent;
     pthread_cond_t changed;
     pthread_t thread;
     bool running, ending, sending;
@@ -352,8 +353,8 @@ struct transfer {
 /* Checks an access and gives it its place; from then on no call of MPI is needed. Where it is refused it has no bytes, and
  * the individual pointer is where it was. */
 int transfer_begin(struct file *file, const struct access *access, struct transfer *transfer);
-/* An access that was not refused moves nothing after all. */
-void transfer_give_up(struct file *file, struct transfer *transfer);
+/* Cancels an access that was not refused: it moves nothing, and its place is given back. */
+void transfer_cancel(struct file *file, struct transfer *transfer);
 /* Moves the bytes. */
 int transfer_do(struct file *file, struct transfer *transfer);
 void transfer_end(struct transfer *transfer);

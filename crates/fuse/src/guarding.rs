@@ -42,15 +42,15 @@ struct Shared {
     quiet: Condvar,
 }
 
-/// Serves as the guard of a mount until its daemon ends. `give_up` is called before the first byte is read, and in a process
-/// that is no other's group any more.
+/// Serves as the guard of a mount until its daemon ends. `enter_sandbox` is called before the first byte is read, in a process
+/// that leads a group of its own.
 ///
 /// # Errors
 /// When this is no socket of a daemon.
-pub fn run_guard(control: impl AsFd, give_up: impl FnOnce()) -> Result<()> {
+pub fn run_guard(control: impl AsFd, enter_sandbox: impl FnOnce()) -> Result<()> {
     let _ = become_io_flusher();
     stay_when_the_daemon_is_asked_to_end();
-    give_up();
+    enter_sandbox();
     serve(control.as_fd())
 }
 

@@ -189,7 +189,7 @@ impl World {
         Ok(())
     }
 
-    /// What a change is about that was given up, mostly one of its own.
+    /// What a change is about that was cancelled, mostly one of its own.
     fn doubted_inode(&mut self, client: usize) -> Option<InodeId> {
         let other = self.dice.roll(self.clients.len() as u64) as usize;
         let client = if self.dice.percent(50) { client } else { other };
