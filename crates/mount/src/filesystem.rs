@@ -122,7 +122,7 @@ impl PoolFileSystem {
         self.counted(reply.entry(entry), entry)
     }
 
-    /// The kernel was told of an entry; if it no longer wanted the reply (`heard` is false), the entry does
+    /// The kernel was sent an entry; if it no longer wanted the reply (`accepted` is false), the lookup does
     /// not count.
     fn counted(&self, accepted: bool, entry: &Entry) -> bool {
         if !accepted {
