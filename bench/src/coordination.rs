@@ -1,6 +1,6 @@
 //! Locks, cells and barriers, beside the raw loop's exchange of two heads, and the requests that they cost.
 //!
-//! Requests are what the servers count; heartbeats and the question for the count itself are among them, and are
+//! Requests are what the servers count; heartbeats and the request for the count itself are among them, and are
 //! few beside the thousands of a run.
 
 use std::thread;

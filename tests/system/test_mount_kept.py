@@ -43,7 +43,7 @@ def least_asked(pool: Pool, work: Callable[[int], None]) -> tuple[int, int]:
 # SEMANTICS 138.1
 @needs_names
 def test_what_was_asked_for_once_is_not_asked_for_again(new_pool: NewPool, new_mount: NewMount) -> None:
-    """However long ago that was: one question renews all leases of a server."""
+    """However long ago that was: one request renews all leases of a server."""
     pool = new_pool(2)
     mount = new_mount(pool)
     files = [mount / f"d{number % 3}" / f"f{number}" for number in range(FILES)]

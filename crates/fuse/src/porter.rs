@@ -36,19 +36,19 @@ const ANSWER_BYTES_MAX: usize = 4096;
 /// Guards that were killed while the kernel held them, and are still there.
 const GUARDS_ENDING_MAX: usize = 64;
 
-/// What it is asked; the first byte of a question.
+/// The kinds of requests: the first byte of each.
 const MOUNT: u8 = b'm';
 const GUARD: u8 = b'g';
 const UNMOUNT: u8 = b'u';
 const DETACH: u8 = b'd';
-const LOOK: u8 = b'l';
+const SYSCALL: u8 = b'l';
 const GROUPS: u8 = b'i';
 
 /// The first byte of an answer.
 const DONE: u8 = b'+';
 const FAILED: u8 = b'-';
 
-/// The daemon's side. The lock is held for one question and its answer, and no other is taken under it.
+/// The daemon's side. The lock is held for one request and its answer, and no other is taken under it.
 pub struct Porter {
     control: Mutex<OwnedFd>,
     /// Ends when the control does.
@@ -99,9 +99,9 @@ impl Porter {
     /// # Errors
     /// When it is not shown to this user.
     pub fn system_call_of(&self, thread: u32) -> Result<String> {
-        let mut question = vec![LOOK];
-        question.extend_from_slice(&thread.to_le_bytes());
-        self.ask(&question, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
+        let mut request = vec![SYSCALL];
+        request.extend_from_slice(&thread.to_le_bytes());
+        self.ask(&request, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// In which groups a thread is, as lines of `/proc/PID/status`.
@@ -109,16 +109,16 @@ impl Porter {
     /// # Errors
     /// When it is not shown to this user.
     pub fn groups_of(&self, thread: u32) -> Result<String> {
-        let mut question = vec![GROUPS];
-        question.extend_from_slice(&thread.to_le_bytes());
-        self.ask(&question, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
+        let mut request = vec![GROUPS];
+        request.extend_from_slice(&thread.to_le_bytes());
+        self.ask(&request, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
     }
 
-    fn ask(&self, question: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(Vec<u8>, Option<OwnedFd>)> {
+    fn ask(&self, request: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         let gone =
             || Error::new(ErrorKind::Fatal, "the porter of this mount has ended: somebody has killed it");
         let control = self.control.lock();
-        send(control.as_fd(), question, passed).map_err(|_| gone())?;
+        send(control.as_fd(), request, passed).map_err(|_| gone())?;
         let mut answer = [0; ANSWER_BYTES_MAX];
         let (count, device) = receive(control.as_fd(), &mut answer).map_err(|_| gone())?;
         let Some((outcome, rest)) = answer[..count].split_first() else { return Err(gone()) };
@@ -143,11 +143,11 @@ pub fn run_porter(control: impl AsFd, dir: &Path, options: &MountOptions, guard:
     let options = &options.within_limits();
     let mut desk =
         Desk { dir, options, guard, guarding: None, ending: Vec::new(), mounted: None, is_served: false };
-    let mut question = [0; 8];
+    let mut request = [0; 8];
     loop {
-        let (count, passed) = receive(control.as_fd(), &mut question)
+        let (count, passed) = receive(control.as_fd(), &mut request)
             .map_err(|errno| Error::from_io(&errno.into(), "hearing the daemon of a mount"))?;
-        let Some((what, rest)) = question[..count].split_first() else { return Ok(()) };
+        let Some((what, rest)) = request[..count].split_first() else { return Ok(()) };
         let answer = desk.answer(*what, rest, passed);
         let (bytes, device) = match answer {
             Ok((rest, device)) => ([&[DONE], &rest[..]].concat(), device),
@@ -157,7 +157,7 @@ pub fn run_porter(control: impl AsFd, dir: &Path, options: &MountOptions, guard:
             }
         };
         let bytes = &bytes[..bytes.len().min(ANSWER_BYTES_MAX)];
-        // A daemon that has gone hears nothing, and the next question is its end.
+        // A failed send means that the daemon has ended; the next receive finds that out and ends this loop.
         let _ = send(control.as_fd(), bytes, device.as_ref().map(AsFd::as_fd));
     }
 }
@@ -206,7 +206,7 @@ impl Desk<'_> {
                 Some(mounted) => unmount_own(mounted, what == DETACH).map(done),
                 None => Err(Error::new(ErrorKind::NotFound, "nothing is mounted yet")),
             },
-            (LOOK, None) => read_of(rest, "syscall").map(|text| (text, None)),
+            (SYSCALL, None) => read_of(rest, "syscall").map(|text| (text, None)),
             (GROUPS, None) => {
                 let status = read_of(rest, "status")?;
                 let lines = status.split_inclusive(|byte| *byte == b'\n');
@@ -241,9 +241,9 @@ impl Desk<'_> {
 /// The lines of a thread's status that say as which user it runs; the porter passes on no others.
 const IDENTITY: [&[u8]; 3] = [b"Uid:", b"Gid:", b"Groups:"];
 
-/// What `/proc` has of the thread that a question names.
-fn read_of(question: &[u8], name: &str) -> Result<Vec<u8>> {
-    let thread = question.try_into().map(u32::from_le_bytes).map_err(|_| unasked())?;
+/// What `/proc` has of the thread that a request names.
+fn read_of(request: &[u8], name: &str) -> Result<Vec<u8>> {
+    let thread = request.try_into().map(u32::from_le_bytes).map_err(|_| unasked())?;
     let path = format!("/proc/{thread}/{name}");
     std::fs::read(&path).map_err(|error| Error::from_io(&error, &path))
 }

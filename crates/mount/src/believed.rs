@@ -123,7 +123,7 @@ fn renewed(
 
 impl State {
     /// A request that is sent now.
-    pub fn question(&self, at: Instant, thread: u32) -> Asked {
+    pub fn request(&self, at: Instant, thread: u32) -> Asked {
         Asked { at, marks: self.marks, thread }
     }
 
@@ -253,19 +253,19 @@ mod tests {
 
     const FILE: Subject = (DIRECTORY, Leased::Attributes);
 
-    fn question(state: &State) -> Asked {
-        state.question(Instant::now(), 1)
+    fn request(state: &State) -> Asked {
+        state.request(Instant::now(), 1)
     }
 
     #[test]
-    fn an_answer_to_a_question_from_before_a_recall_is_not_believed() {
+    fn an_answer_to_a_request_from_before_a_recall_is_not_believed() {
         let mut state = State::default();
-        let before = question(&state);
+        let before = request(&state);
         assert!(state.is_newer(before, FILE));
         assert!(state.mark(FILE).is_none(), "the kernel had nothing");
         assert!(!state.is_newer(before, FILE));
         assert!(state.is_newer(before, (FILE.0, Leased::Names)), "that is another lease");
-        assert!(state.is_newer(question(&state), FILE));
+        assert!(state.is_newer(request(&state), FILE));
     }
 
     /// What is known of a directory under expired leases: that nothing is in it, or where one name leads.
@@ -284,7 +284,7 @@ mod tests {
         let (empty, full) = (0, 1);
         for (size, what) in [(empty, Leased::Attributes), (full, Leased::Names), (full, Leased::Attributes)] {
             let (state, then) = known(size);
-            let asked = question(&state.lock());
+            let asked = request(&state.lock());
             let renews = |_| Some(Renewed { since: then - Duration::from_secs(1), asked: Instant::now() });
             let recalled = |_| {
                 state.lock().recall((FILE.0, what));
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn what_was_known_before_a_server_took_leases_is_not_renewed() {
         let (state, then) = known(1);
-        let asked = question(&state.lock());
+        let asked = request(&state.lock());
         let later = |_| Some(Renewed { since: then + Duration::from_secs(1), asked: Instant::now() });
         // Something else of the directory is known under a present lease.
         state.lock().kept.keep_name(FILE.0, b"other", Named::At(InodeId(72)), Instant::now());
@@ -338,19 +338,19 @@ mod tests {
         state.kept.keep_attributes(&Attributes { inode: elsewhere, ..directory(0) }, Instant::now());
         let over = Instant::now();
         state.given.insert(FILE, Given { over, xattrs: false, tracked: true });
-        let before = question(&state);
+        let before = request(&state);
         assert_eq!(state.doubt(FILE.0.slot(), Doubt::Begins), [(FILE, over)], "the kernel drops it");
         assert!(state.kept.name(FILE.0, b"name").is_none() && state.kept.attributes(FILE.0).is_none());
         assert!(state.kept.attributes(elsewhere).is_some(), "another slot");
-        assert!(state.is_newer(question(&state), (elsewhere, Leased::Attributes)));
-        assert!(!state.is_newer(before, FILE) && !state.is_newer(question(&state), FILE));
+        assert!(state.is_newer(request(&state), (elsewhere, Leased::Attributes)));
+        assert!(!state.is_newer(before, FILE) && !state.is_newer(request(&state), FILE));
         state.doubt(FILE.0.slot(), Doubt::Begins);
         state.doubt(FILE.0.slot(), Doubt::Ends);
-        let between = question(&state);
+        let between = request(&state);
         assert!(!state.is_newer(between, FILE), "another is not over");
         state.doubt(FILE.0.slot(), Doubt::Ends);
         assert!(!state.is_newer(between, FILE), "its answer may be of before");
-        assert!(state.is_newer(question(&state), FILE));
+        assert!(state.is_newer(request(&state), FILE));
     }
 
     // SEMANTICS 77.2
@@ -384,12 +384,12 @@ mod tests {
     #[test]
     fn forgotten_marks_void_whatever_was_asked_before() {
         let mut state = State::default();
-        let before = question(&state);
+        let before = request(&state);
         for inode in 0..=MARKS_MAX as u64 {
             state.mark((InodeId(100 + inode), Leased::Attributes));
         }
         assert!(state.marked.len() <= MARKS_MAX);
         assert!(!state.is_newer(before, FILE));
-        assert!(state.is_newer(question(&state), FILE));
+        assert!(state.is_newer(request(&state), FILE));
     }
 }

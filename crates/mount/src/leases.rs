@@ -139,7 +139,7 @@ impl Leases {
 
     /// To be called before each request whose answer may bring leases.
     pub(crate) fn ask(&self) -> Asked {
-        self.lock().question(Instant::now(), ASKER.get())
+        self.lock().request(Instant::now(), ASKER.get())
     }
 
     /// For how long an entry may be cached, given which leases came with it. The kernel is told of the entry

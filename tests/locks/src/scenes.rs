@@ -145,7 +145,7 @@ pub fn more_threads_than_places() {
     assert_eq!(places.lock().used(), taken - 1);
 }
 
-/// One question renews all leases of a server, while its recalls arrive: nobody waits for another's lock, and a renewal counts for no
+/// One request renews all leases of a server, while its recalls arrive: nobody waits for another's lock, and a renewal counts for no
 /// recall that has not arrived.
 pub fn renewals_while_recalls_arrive() {
     let renewals = Arc::new(Renewals::default());
