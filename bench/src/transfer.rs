@@ -41,10 +41,10 @@ struct Case {
 impl Case {
     fn name(&self) -> String {
         let wish = if self.wish == Wish::Read { "read" } else { "write" };
-        let way = if self.unix { "unix" } else { "tcp" };
+        let transport = if self.unix { "unix" } else { "tcp" };
         let shape = if self.streamed { "stream" } else { "calls" };
         let plural = if self.servers == 1 { "" } else { "s" };
-        format!("{wish} 1 MiB, {shape}, {way}, {} server{plural}", self.servers)
+        format!("{wish} 1 MiB, {shape}, {transport}, {} server{plural}", self.servers)
     }
 }
 

@@ -23,27 +23,27 @@ use crate::guard::Guard;
 /// When the kernel refuses the message: one that this kernel does not know, or one without sense.
 #[derive(Clone, Debug)]
 pub struct Notifier {
-    pub(crate) way: Way,
+    pub(crate) channel: Channel,
     pub(crate) delays: Option<Arc<Delays>>,
     pub(crate) dropped: Arc<Dropped>,
 }
 
-/// How the kernel is told.
+/// By which process notifications are written to the device.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Channel {
     /// By the thread that calls: a process that is killed meanwhile may not end.
     Here(Weak<Device>),
     /// By another process ([`crate::guard`]).
     Guarded(Weak<Guard>),
 }
 
-impl Way {
+impl Channel {
     /// What the kernel says.
     fn tell(&self, parts: &[IoSlice<'_>]) -> Result<std::result::Result<(), Errno>> {
         let gone = || Ok(Err(Errno::NODEV));
         match self {
-            Way::Here(device) => device.upgrade().map_or_else(gone, |device| Ok(device.write(parts))),
-            Way::Guarded(guard) => guard.upgrade().map_or_else(gone, |guard| guard.tell(parts)),
+            Channel::Here(device) => device.upgrade().map_or_else(gone, |device| Ok(device.write(parts))),
+            Channel::Guarded(guard) => guard.upgrade().map_or_else(gone, |guard| guard.tell(parts)),
         }
     }
 }
@@ -143,7 +143,7 @@ impl Notifier {
     fn tell_for_a_moment(&self, code: i32, body: &[u8], absent: u32) {
         let len = (size_of::<OutHeader>() + body.len()) as u32 + absent;
         let header = OutHeader { len, error: code, unique: 0 };
-        if let Way::Guarded(guard) = &self.way
+        if let Channel::Guarded(guard) = &self.channel
             && let Some(guard) = guard.upgrade()
         {
             guard.tell_for_a_moment(&[header.as_bytes(), body].concat());
@@ -185,7 +185,7 @@ impl Notifier {
         let header = OutHeader { len, error: code, unique: 0 };
         let mut list = vec![IoSlice::new(header.as_bytes())];
         list.extend(parts.iter().map(|part| IoSlice::new(part)));
-        match self.way.tell(&list)? {
+        match self.channel.tell(&list)? {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(false),
             // A name that is kept because a file below it is open is believed no longer all the same.

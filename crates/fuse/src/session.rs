@@ -19,7 +19,7 @@ use crate::guard::Guard;
 use crate::init::{Agreed, agree, request_pages_limit};
 use crate::mount::{check_mount_point, mount, take_away};
 use crate::mounts::{MountPoint, mount_on};
-use crate::notifier::Way;
+use crate::notifier::Channel;
 use crate::porter::Porter;
 use crate::workers::{Control, Pool, lost};
 use crate::{BackingFiles, FileSystem, MountOptions, Notifier, RequestCounts, Workers, bdi};
@@ -220,11 +220,11 @@ impl Session {
     /// Tells the kernel what to forget; it does nothing once the session has ended.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        let way = match &self.guard {
-            Some(guard) => Way::Guarded(Arc::downgrade(guard)),
-            None => Way::Here(Arc::downgrade(self.device())),
+        let channel = match &self.guard {
+            Some(guard) => Channel::Guarded(Arc::downgrade(guard)),
+            None => Channel::Here(Arc::downgrade(self.device())),
         };
-        Notifier { way, delays: self.delays.clone(), dropped: self.dropped.clone() }
+        Notifier { channel, delays: self.delays.clone(), dropped: self.dropped.clone() }
     }
 
     /// From now on requests, their answers and [`Session::notifier`]'s drops wait as this file says: four bytes for each kind of operation

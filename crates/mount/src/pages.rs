@@ -18,10 +18,10 @@ use ramlace_base::{ByteRange, InodeId};
 use ramlace_client::RecallsMade;
 use ramlace_wire::Layout;
 
+use crate::in_flight::{Kind, LeftOut};
 use crate::nodes::pages::File;
 use crate::nodes::{Nodes, Parts};
 use crate::reads::Held;
-use crate::under_way::{Kind, LeftOut};
 
 /// A range of a lane is dropped exactly if it consists of at most so many parts of the file, and otherwise as
 /// one range.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use ramlace_base::ByteRange;
 
-use crate::under_way::whole_pages;
+use crate::in_flight::whole_pages;
 
 /// Up to so many ranges are noted one by one.
 const RANGES_MAX: usize = 16;

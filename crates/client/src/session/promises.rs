@@ -286,8 +286,8 @@ impl AllPromises {
     /// Such a change has ended.
     pub fn end_direct(&mut self, slot: Slot, names: bool) {
         if let Some(promises) = self.slots.get_mut(&slot) {
-            let under_way = if names { &mut promises.direct } else { &mut promises.direct_of_files };
-            *under_way = under_way.saturating_sub(1);
+            let in_flight = if names { &mut promises.direct } else { &mut promises.direct_of_files };
+            *in_flight = in_flight.saturating_sub(1);
         }
         self.forget_if_over(slot);
     }

@@ -3,7 +3,7 @@
 use ramlace_base::ByteRange;
 
 use super::{For, Wanted};
-use crate::under_way::without;
+use crate::in_flight::without;
 
 /// The number of drops under way for the part of a late recall that no request holds: later requests may hold
 /// them up.
