@@ -29,7 +29,6 @@ mod delivery_tests;
 mod durable;
 mod exposition;
 mod extending;
-mod fill;
 mod framing;
 mod gate;
 #[cfg(test)]
@@ -68,6 +67,7 @@ mod permits;
 #[cfg(test)]
 mod permits_tests;
 mod process;
+mod promotion;
 #[doc(hidden)]
 pub mod pure;
 mod record;

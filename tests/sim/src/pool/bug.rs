@@ -61,8 +61,8 @@ pub enum Bug {
     WritesPartOfWhatIsLost,
     /// A lane that begins again forgets that it has lost something.
     BeginsWithoutItsLoss,
-    /// What a file had inline fills its lane again when the message comes twice.
-    FillsTwice,
+    /// Inline bytes are promoted to their lane again when the message comes twice.
+    PromotesTwice,
     /// A client believes the answer to an operation for that to the next.
     MistakesAnswers,
     /// A server answers changes while somebody believes otherwise.
@@ -122,7 +122,7 @@ impl Bug {
         Bug::ReadsWhatIsLost,
         Bug::WritesPartOfWhatIsLost,
         Bug::BeginsWithoutItsLoss,
-        Bug::FillsTwice,
+        Bug::PromotesTwice,
         Bug::MistakesAnswers,
         Bug::AnswersAtOnce,
         Bug::ShowsAtOnce,
