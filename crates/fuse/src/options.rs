@@ -1,4 +1,4 @@
-//! What a mount may be told.
+//! Options of a mount and of its workers.
 
 use std::time::Duration;
 

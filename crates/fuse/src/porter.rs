@@ -1,11 +1,12 @@
-//! What a daemon of a mount cannot do once it keeps to the calls of its work is done by a process of its own, the *porter*.
+//! The *porter*: a process that does for the daemon of a mount what the daemon's sandbox does not allow.
 //!
-//! It mounts, starts the guard, takes the mount away, and looks at what call a program waits in and in which groups it is: nothing
-//! else, and for one directory alone, whatever the daemon says. An ordinary user's mounts come and go by fusermount3, which must be able to
-//! become root, so the process that starts it must still have that right. The porter reads nothing that programs, the kernel or
-//! servers say, and keeps no descriptor of the device.
+//! It is started before the daemon enters its sandbox, for one directory. On request it mounts, starts the guard
+//! ([`crate::guard`]), unmounts, and reads from `/proc` in which system call a thread waits and in which groups it is. It
+//! does nothing else, whatever the daemon sends. An ordinary user's mounts are made and removed by fusermount3, which is
+//! set-user-ID root; the process that starts it must still be able to gain that right, so it cannot be the daemon. The
+//! porter reads nothing that programs, the kernel or servers send, and keeps no descriptor of the device.
 //!
-//! It is asked one thing at a time, and ends with the daemon.
+//! Requests and answers go over a socket pair, one at a time. The porter ends when the daemon's end is closed.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -163,8 +164,8 @@ pub fn run_porter(control: impl AsFd, dir: &Path, options: &MountOptions, guard:
 }
 
 impl Drop for Desk<'_> {
-    /// The daemon has ended. One that has asked nothing behind its mount has served nothing by it: nobody is to find a mount
-    /// that never answers.
+    /// The daemon has ended. If it requested nothing after the mount, it never served it: the mount is removed, or programs
+    /// would hang on it.
     fn drop(&mut self) {
         if let Some(mounted) = self.mounted.as_ref().filter(|_| !self.is_served) {
             let _ = unmount_own(mounted, true);
@@ -172,7 +173,7 @@ impl Drop for Desk<'_> {
     }
 }
 
-/// What the porter knows.
+/// The porter's state.
 struct Desk<'options> {
     dir: &'options Path,
     options: &'options MountOptions,
@@ -181,7 +182,7 @@ struct Desk<'options> {
     /// Guards that were killed, and are there until the drops that they are in come back.
     ending: Vec<Child>,
     mounted: Option<MountPoint>,
-    /// The daemon has got the mount, and asked for more.
+    /// The daemon has received the mount, and has made another request since.
     is_served: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A mount and the loop that answers it.
+//! A mounted file system, and the loop that reads its requests.
 
 use std::fs::File;
 use std::io::IoSlice;
