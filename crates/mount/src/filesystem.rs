@@ -1,4 +1,5 @@
-//! Passes each request of the kernel to the method that serves it, and the result to the reply.
+//! The entry point of the kernel's requests: calls the method that handles each of them, and sends its result as the
+//! reply.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The files that the kernel has open: numbers in, open files out.
+//! The table of the files that the kernel has open: from the number that the kernel uses to the open file.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Requests of one file that are under way and concern pages: which pages they may hold, and which requests
-//! depend on which.
+//! The requests of one file that are in flight and concern pages: which pages the kernel may hold locked for them,
+//! and which of them have to wait for which.
 
 use ramlace_base::ByteRange;
 

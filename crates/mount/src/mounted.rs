@@ -1,5 +1,5 @@
-//! The state of a mounted pool. The tables do not depend on it; the code for each kind of request is a part
-//! of it, in the file of its subject, and [`crate::filesystem`] passes requests to them.
+//! The state of a mounted pool: the tables, and the client. The methods that handle requests are `impl` blocks of it,
+//! in the file of their subject; [`crate::filesystem`] calls them. The tables do not know it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Entries: looking them up, creating and removing them.
+//! The requests about the entries of directories: look up, create, link, rename and remove.
 
 use std::time::Duration;
 

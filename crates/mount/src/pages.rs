@@ -1,12 +1,12 @@
-//! What is known of the kernel's pages of each file.
+//! What is known of the kernel's page cache of each file: which pages may be older than a write.
 //!
 //! When a program writes, the kernel copies the bytes into pages that are up to date, unlocks these, and only
 //! then sends the write to the mount. If such a page is dropped and read again in between, the old bytes stay
 //! in it, and the write is never seen here. So after a write through pages these are dropped once more if
-//! they were read during a drop or after one. Nothing else can have brought old bytes: a program's writes to
-//! one file come one at a time, and each copies after the answer to the last one.
+//! they were read during a drop or after one (they are *suspect*). Nothing else can have brought old bytes: a
+//! program's writes to one file come one at a time, and each copies after the answer to the last one.
 //!
-//! While such a write is under way and its pages are suspect, write-backs of them leave its bytes out: the
+//! While such a write is in flight and its pages are suspect, write-backs of them leave its bytes out: the
 //! page may have the old ones there, which look like stores. The write itself brings these bytes; if it
 //! fails, what was left out is written after all, before the program gets the error. A write-back that began
 //! before the write comes first.

@@ -1,12 +1,12 @@
-//! The number and the place by which the kernel knows a directory.
+//! The node number and the place (parent and name) by which the kernel knows each directory.
 //!
-//! A directory has one place in the kernel. When a lookup finds it elsewhere, because another mount has moved
-//! it, the kernel moves its old place along. Within a rename(2), or during one, it cannot, because the locks
-//! for that are taken. It then releases all locks, walks the paths once more and asks again; if it still
-//! cannot, the program gets ESTALE, each time. The only sign of the first failure is that the same thread
-//! asks for the same place again without having asked anything about the directory: attributes may not be
-//! cached until then, so a thread that has the directory does ask. The answer is then a new number for the
-//! same directory. To the kernel that is another directory, without an old place.
+//! The kernel has a directory at one place only. If a lookup finds it elsewhere, because another mount has moved
+//! it, the kernel moves its own entry. During a rename(2) it cannot, because the locks for that are taken. It then
+//! releases all locks, walks the paths once more and looks up again; if it still cannot, the program gets ESTALE,
+//! and will each time. The only sign of the first failure is that the same thread looks the same place up again
+//! and has asked nothing about the directory in between: its attributes may not be cached until then, so a thread
+//! that got the directory does ask for them. The second lookup is answered with a new node number for the same
+//! directory. To the kernel that is another directory, which it knows at no other place.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

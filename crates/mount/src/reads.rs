@@ -1,5 +1,5 @@
-//! The pages of a file that were read since its last write through pages was answered: the kernel may have
-//! older bytes in these.
+//! The pages of a file that were read since its last write through pages was answered: in these the kernel may have
+//! older bytes than that write's ([`crate::pages`]).
 
 use std::collections::HashMap;
 

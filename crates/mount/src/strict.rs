@@ -1,8 +1,8 @@
-//! The rule that strict files add: pages that programs store into are in this kernel alone, or not at all.
+//! Pages of strict files: while one kernel may store into a page, no other kernel has it.
 //!
-//! The server keeps the order (`ramlace_lanes`). This code ensures progress for a program that waited for a
-//! page: the page is not dropped while it is being read, nor for a short time after that, however soon
-//! another client wants it.
+//! The server grants and recalls the pages (`ramlace_lanes`). This file makes sure that a program that waited for
+//! a page can use it: the page is not dropped while it is being read, nor for a short time after that, however
+//! soon another client wants it.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! One drop, and what to do when it takes long.
+//! One drop of pages that is queued or runs, and what to do when it takes long.
 
 use ramlace_base::ByteRange;
 

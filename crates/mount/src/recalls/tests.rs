@@ -1,4 +1,4 @@
-//! The effects of drops, recalls and checks, at times that the tests choose.
+//! Tests of what drops, recalls and checks make the mount do, at times that the tests choose.
 
 use super::job::{RESTS_MAX, STUCK_MILLIS};
 use super::*;
