@@ -1,4 +1,4 @@
-//! The lanes of one slot, and the writes that are done in them.
+//! The lanes of one slot, and which writes to them are done.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Family 0x02: reads and writes of bytes in lanes.
+//! Message family 0x02: reads and writes of bytes in lanes.
 //!
 //! Up to [`limits::STAGED_BYTES_MAX`] bytes are staged: they pass through a buffer and change the lane in one
 //! call, so no reader sees half of them. More bytes are received into the lane's memory and sent from it,

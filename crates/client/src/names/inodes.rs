@@ -1,4 +1,4 @@
-//! Opening and closing inodes at their homes, and telling homes when they were written
+//! Opens and closes inodes at their homes, and reports to homes when their inodes were written
 //! ([`crate::names::gates`]).
 
 use std::sync::Arc;
