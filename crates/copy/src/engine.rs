@@ -34,7 +34,7 @@ pub struct Summary {
     pub took: Duration,
 }
 
-/// Hears how a copy goes, in the thread that has called [`copy`].
+/// Called with the progress of a copy, in the thread that has called [`copy`].
 pub trait Listener {
     /// So many bytes are copied, of so many that were found so far: several times in a second.
     fn progressed(&mut self, done: u64, found: u64);

@@ -47,7 +47,7 @@ impl Kind {
 pub enum Moment {
     /// It has come and nothing was done.
     Before,
-    /// It is done, and nobody has heard of it.
+    /// It is done, and its answer was not sent yet.
     After,
 }
 

@@ -233,8 +233,8 @@ impl Session {
         self.delays = Some(Arc::new(Delays::new(file)));
     }
 
-    /// From now on [`Session::notifier`] tells the kernel by way of a process of its own, which the porter starts: this one
-    /// can then be killed at any time, and programs hear of it.
+    /// From now on [`Session::notifier`] sends its notifications through the guard ([`Guard`]), which the porter starts. This
+    /// process can then be killed at any time, and programs get errors instead of hanging.
     ///
     /// # Errors
     /// When it cannot be started, or this process may not open the device a second time.

@@ -26,9 +26,11 @@ const ASKED_AGAIN_MAX: u32 = 3;
 const FOR_EXECUTION: u32 = 0x20;
 
 impl PoolFileSystem {
-    /// Attributes, and how long the kernel may use them: none that are older than what another call was answered since.
+    /// The attributes of a node, and how long the kernel may use them. They are not older than what any other reply has
+    /// contained since.
     ///
-    /// Without a descriptor the kernel asks for an `fstat` too, and who has mapped the file goes by the answer.
+    /// This also serves `fstat`, for which the kernel names no descriptor: a program that has mapped the file relies on
+    /// the size.
     pub(crate) fn attributes_in_order(
         &self,
         node: u64,
