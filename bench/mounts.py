@@ -24,13 +24,13 @@ def figures(pool: Pool, args: argparse.Namespace, run: Callable[[list, Pool], li
         mounted_pool(pool) as mount,
         mounted_pool(pool, name="other") as other,
         mounted_null(pool, quick=args.quick) as null,
-        mounted_handing(pool) as handing,
+        mounted_passthrough(pool) as passthrough,
     ):
         command = [bench_binary(), "mount", "--mount", mount, "--other", other, "--null", null, "--only", args.only]
         directories = [mount, other, null]
-        if handing:
-            command += ["--handing", handing]
-            directories.append(handing)
+        if passthrough:
+            command += ["--passthrough", passthrough]
+            directories.append(passthrough)
         command += ["--pids", ",".join(map(str, [*pool.pids(), *daemons(*directories)]))]
         return run([*command, "--quick"] if args.quick else command, pool)
 
@@ -48,8 +48,8 @@ def mounted_pool(pool: Pool, *words: str, name: str = "mnt") -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def mounted_handing(pool: Pool) -> Iterator[Path | None]:
-    """Mount the pool so that it hands files to the kernel, where that is possible."""
+def mounted_passthrough(pool: Pool) -> Iterator[Path | None]:
+    """Mount the pool with passthrough, where that is possible."""
     with contextlib.ExitStack() as stack:
         try:
             directory = stack.enter_context(mounted_pool(pool, "--passthrough"))

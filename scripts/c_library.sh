@@ -52,7 +52,7 @@ install)
     ln -sfn "$soname" "$to/lib/libramlace.so"
     install -m 644 crates/capi/include/ramlace.h "$to/include/ramlace.h"
     "$(find_python)" scripts/man.py "$built/ramlace" "$to/share/man"
-    # mount(8) looks nowhere else; who installs for himself alone calls the links as programs.
+    # mount(8) looks nowhere else; after an install below another prefix the links are called as programs.
     case $prefix in
     /usr | /usr/local) helpers=/sbin ;;
     *) helpers=$prefix/sbin ;;

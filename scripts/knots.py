@@ -1,4 +1,4 @@
-"""Knots: files of a crate that depend on each other in circles. A knot is read and changed as one, so it stays small.
+"""Knots: files of a crate that depend on each other in cycles. A knot is read and changed as one, so it stays small.
 
 usage: knots.py [--all] [CRATE...]    --all prints each dependency within a knot, and the names that make it
 

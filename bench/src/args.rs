@@ -27,7 +27,7 @@ pub struct Args {
     /// Where `null-fuse` is mounted.
     pub null: PathBuf,
     /// Where the pool is mounted with `--passthrough`, where there is that.
-    pub handing: Option<PathBuf>,
+    pub passthrough: Option<PathBuf>,
     /// For `hold-file`: 4 KiB pages instead of huge ones.
     pub small_pages: bool,
 }
@@ -47,7 +47,7 @@ impl Args {
             mount: PathBuf::new(),
             other: PathBuf::new(),
             null: PathBuf::new(),
-            handing: None,
+            passthrough: None,
             small_pages: false,
         };
         while let Some(word) = words.next() {
@@ -62,7 +62,7 @@ impl Args {
                 "--mount" => args.mount = value(&word, &mut words)?.into(),
                 "--other" => args.other = value(&word, &mut words)?.into(),
                 "--null" => args.null = value(&word, &mut words)?.into(),
-                "--handing" => args.handing = Some(value(&word, &mut words)?.into()),
+                "--passthrough" => args.passthrough = Some(value(&word, &mut words)?.into()),
                 "--bytes" => args.bytes = number(&word, &value(&word, &mut words)?)?,
                 "--only" => args.only = value(&word, &mut words)?,
                 "--side" => args.side = value(&word, &mut words)?,

@@ -1,6 +1,6 @@
 //! Locks, cells and barriers, beside the raw loop's exchange of two heads, and the requests that they cost.
 //!
-//! Requests are what the servers count; heartbeats and the question for the count itself are among them, and are
+//! Requests are what the servers count; heartbeats and the request for the count itself are among them, and are
 //! few beside the thousands of a run.
 
 use std::thread;
@@ -30,14 +30,14 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     let raw = RawServer::start(args, REGION_BYTES)?;
     let pids = [&args.pids[..], &[raw.pid()][..]].concat();
     let mut figures = Vec::new();
-    for (way, servers) in [("unix", Servers::Together), ("unix, two cores", Servers::Apart)] {
+    for (transport, servers) in [("unix", Servers::Together), ("unix, two cores", Servers::Apart)] {
         let _cores = Cores::keep(servers, pids.clone())?;
-        figures.extend(run_by(args, &raw, way)?);
+        figures.extend(run_by(args, &raw, transport)?);
     }
     Ok(figures)
 }
 
-fn run_by(args: &Args, raw: &RawServer, way: &str) -> Result<Vec<Value>> {
+fn run_by(args: &Args, raw: &RawServer, transport: &str) -> Result<Vec<Value>> {
     let connection = raw.connect(true)?;
     let (ours, theirs) = (Processes::with(&args.pids)?, Processes::with(&[raw.pid()])?);
     let times = if args.quick { TIMES_QUICK } else { TIMES };
@@ -51,7 +51,7 @@ fn run_by(args: &Args, raw: &RawServer, way: &str) -> Result<Vec<Value>> {
         ("fetch-add", "operations", fetch_add),
         ("barrier of 8", "operations", barrier),
     ] {
-        let name = format!("{what}, {way}");
+        let name = format!("{what}, {transport}");
         if !args.wants(&name) {
             continue;
         }

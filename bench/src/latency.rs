@@ -32,12 +32,12 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     let _cores = Cores::keep(Servers::Together, [&args.pids[..], &[raw.pid()][..]].concat())?;
     let calls = if args.quick { CALLS_QUICK } else { CALLS };
     let mut figures = Vec::new();
-    for (unix, way) in [(false, "tcp"), (true, "unix")] {
+    for (unix, transport) in [(false, "tcp"), (true, "unix")] {
         let pool = connect(unix)?;
         let file = filled_file(&pool, "/bench-latency", 1, FILE_BYTES, buffer.bytes_mut())?;
         let connection = raw.connect(unix)?;
         for (wish, what) in [(Wish::Read, "read"), (Wish::Write, "write")] {
-            let name = format!("{what} 4 KiB, {way}");
+            let name = format!("{what} 4 KiB, {transport}");
             if !args.wants(&name) {
                 continue;
             }
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
             ];
             figures.push(measure(args, &name, "calls", calls as f64, sides)?);
         }
-        let name = format!("read 4 KiB again, cached, {way}");
+        let name = format!("read 4 KiB again, cached, {transport}");
         if args.wants(&name) {
             let caching =
                 Pool::connect(&ConnectOptions { cache_bytes: 2 * FILE_BYTES as u64, ..options(unix) })?;

@@ -29,8 +29,8 @@ const ROWS_QUICK: usize = 1 << 14;
 const NAME: &str = "bench-mount";
 const CALL_BYTES: usize = 1 << 20;
 const PASSTHROUGH: &str = "null FUSE, passthrough";
-const HANDING: &str = "figure with --passthrough";
-const HANDED_NAME: &str = "bench-handed";
+const WITH_PASSTHROUGH: &str = "figure with --passthrough";
+const PASSTHROUGH_NAME: &str = "bench-passthrough";
 const STORED: u8 = 7;
 
 /// What `read_test` of 2002 reads: 2,048,000 floats at random offsets of a file of 780 MB, 1000 times.
@@ -53,12 +53,12 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     write_all(&file, Region::of_file(&small, bytes)?.bytes(), 0)?;
     let (mounted_path, null_path) = (args.mount.join(NAME), args.null.join(null_fuse::FILE));
     let (mounted, null) = (open(&mounted_path)?, open(&null_path)?);
-    let handed = open(&args.null.join(null_fuse::HANDED)).ok();
-    if let Some(handed) = &handed {
-        fill(numbers_mut(Region::of_file(handed, bytes)?.bytes_mut()));
+    let null_passed = open(&args.null.join(null_fuse::PASSTHROUGH_FILE)).ok();
+    if let Some(null_passed) = &null_passed {
+        fill(numbers_mut(Region::of_file(null_passed, bytes)?.bytes_mut()));
     }
     let passed =
-        args.handing.as_deref().map(|mount| Passed::make(&pool, mount, &small, bytes)).transpose()?;
+        args.passthrough.as_deref().map(|mount| Passed::make(&pool, mount, &small, bytes)).transpose()?;
     let here = Processes::with(&args.pids)?;
     let sides = Sides {
         args,
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
         bytes,
         mounted: &mounted,
         null: &null,
-        handed: handed.as_ref(),
+        null_passed: null_passed.as_ref(),
         passed: passed.as_ref(),
     };
     let pair =
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
         sides.stores(&huge, &file),
         {
             if passed.is_some() {
-                pool.unlink(format!("/{HANDED_NAME}"))?;
+                pool.unlink(format!("/{PASSTHROUGH_NAME}"))?;
             }
             drop(passed);
             read_test(args, &pool, &here)
@@ -104,7 +104,7 @@ struct Sides<'a> {
     mounted: &'a File,
     null: &'a File,
     /// A file of the null file system that goes by kernel passthrough, where there is that.
-    handed: Option<&'a File>,
+    null_passed: Option<&'a File>,
     /// The pool's.
     passed: Option<&'a Passed>,
 }
@@ -119,10 +119,10 @@ impl Passed {
     fn make(pool: &Pool, mount: &Path, content: &File, bytes: usize) -> Result<Passed> {
         let hints = LayoutHints { width: Some(1), ..LayoutHints::default() };
         let options = ramlace_client::OpenOptions { hints, ..ramlace_client::OpenOptions::creating() };
-        let file = pool.open(format!("/{HANDED_NAME}"), &options)?;
+        let file = pool.open(format!("/{PASSTHROUGH_NAME}"), &options)?;
         write_all(&file, Region::of_file(content, bytes)?.bytes(), 0)?;
         file.close()?;
-        let path = mount.join(HANDED_NAME);
+        let path = mount.join(PASSTHROUGH_NAME);
         let reader = File::open(&path)
             .map_err(|error| Error::from_io(&error, format!("opening {}", path.display())))?;
         Ok(Passed { reader, writer: open(&path)? })
@@ -141,8 +141,8 @@ impl Sides<'_> {
             read_all(file, self.bytes, &mut buffer)
         };
         let mut sides = vec![self.side("null FUSE", || read(self.null))];
-        sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || read(handed))));
-        sides.extend(self.passed.map(|passed| self.side(HANDING, move || read(&passed.reader))));
+        sides.extend(self.null_passed.map(|passed| self.side(PASSTHROUGH, move || read(passed))));
+        sides.extend(self.passed.map(|passed| self.side(WITH_PASSTHROUGH, move || read(&passed.reader))));
         sides.extend([
             self.side("tmpfs, huge pages", || read(huge)),
             self.side("figure", || read(self.mounted)),
@@ -168,7 +168,7 @@ impl Sides<'_> {
         };
         let mut sides = vec![self.side("null FUSE", null)];
         sides.extend(self.passed.map(|passed| {
-            self.side(HANDING, || {
+            self.side(WITH_PASSTHROUGH, || {
                 let region = Region::of_file(&passed.writer, self.bytes)?;
                 check_sums(self.rows, numbers(region.bytes()))
             })
@@ -189,8 +189,8 @@ impl Sides<'_> {
             self.side("tmpfs, 4 KiB pages", || sum(small)),
             self.side("tmpfs, huge pages", || sum(huge)),
         ];
-        sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || sum(handed))));
-        sides.extend(self.passed.map(|passed| self.side(HANDING, move || sum(&passed.writer))));
+        sides.extend(self.null_passed.map(|passed| self.side(PASSTHROUGH, move || sum(passed))));
+        sides.extend(self.passed.map(|passed| self.side(WITH_PASSTHROUGH, move || sum(&passed.writer))));
         sides.push(self.side("figure", || sum(self.mounted)));
         measure(self.args, name, "bytes", self.bytes as f64, sides).map(Some)
     }
@@ -208,8 +208,8 @@ impl Sides<'_> {
         };
         let mut sides =
             vec![self.side("null FUSE", || store(self.null)), self.side("tmpfs, huge pages", || store(huge))];
-        sides.extend(self.handed.map(|handed| self.side(PASSTHROUGH, move || store(handed))));
-        sides.extend(self.passed.map(|passed| self.side(HANDING, move || store(&passed.writer))));
+        sides.extend(self.null_passed.map(|passed| self.side(PASSTHROUGH, move || store(passed))));
+        sides.extend(self.passed.map(|passed| self.side(WITH_PASSTHROUGH, move || store(&passed.writer))));
         sides.push(self.side("figure", || store(self.mounted)));
         let figure = measure(self.args, name, "bytes", self.bytes as f64, sides)?;
         let mut last = [0];

@@ -27,18 +27,18 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     let raw = RawServer::start(args, REGION_BYTES)?;
     let pids = [&args.pids[..], &[raw.pid()][..]].concat();
     let mut figures = Vec::new();
-    for (way, unix, servers) in [
+    for (transport, unix, servers) in [
         ("tcp", false, Servers::Together),
         ("unix", true, Servers::Together),
         ("unix, two cores", true, Servers::Apart),
     ] {
         let _cores = Cores::keep(servers, pids.clone())?;
-        figures.extend(run_by(args, &raw, way, unix)?);
+        figures.extend(run_by(args, &raw, transport, unix)?);
     }
     Ok(figures)
 }
 
-fn run_by(args: &Args, raw: &RawServer, way: &str, unix: bool) -> Result<Vec<Value>> {
+fn run_by(args: &Args, raw: &RawServer, transport: &str, unix: bool) -> Result<Vec<Value>> {
     let pool = connect(unix)?;
     pool.mkdir(DIRECTORY, 0o700)?;
     let connection = raw.connect(unix)?;
@@ -55,7 +55,7 @@ fn run_by(args: &Args, raw: &RawServer, way: &str, unix: bool) -> Result<Vec<Val
         ("stat", stat),
         ("unlink", unlink),
     ] {
-        let name = format!("{what}, {way}");
+        let name = format!("{what}, {transport}");
         if args.wants(&name) {
             let work = || timed(&pool, &ours, names, operation);
             let sides = vec![

@@ -21,27 +21,27 @@ use crate::region::huge_file;
 
 /// The name of the file of zeros.
 pub const FILE: &str = "zeros";
-/// The name of the file that is handed to the kernel; there is none where that is not possible.
-pub const HANDED: &str = "handed";
+/// The name of the file under passthrough; there is none where that is not possible.
+pub const PASSTHROUGH_FILE: &str = "passthrough";
 const FILE_NODE: u64 = 2;
-const HANDED_NODE: u64 = 3;
+const PASSTHROUGH_NODE: u64 = 3;
 
 struct Null {
     bytes: u64,
-    handed: Option<Handed>,
+    passthrough: Option<PassedFile>,
 }
 
 /// A tmpfs file that the kernel knows.
-struct Handed {
+struct PassedFile {
     backing: Backing,
     _file: File,
     _root: StoreRoot,
 }
 
-impl Handed {
-    fn new(files: &BackingFiles, bytes: usize) -> Result<Handed> {
+impl PassedFile {
+    fn new(files: &BackingFiles, bytes: usize) -> Result<PassedFile> {
         let (root, file) = huge_file(bytes)?;
-        Ok(Handed { backing: files.register(&file)?, _file: file, _root: root })
+        Ok(PassedFile { backing: files.register(&file)?, _file: file, _root: root })
     }
 }
 
@@ -51,10 +51,10 @@ pub fn run(args: &Args) -> Result<()> {
     let options =
         MountOptions { source: "ramlace-bench-null".into(), passthrough: true, ..MountOptions::default() };
     let session = Session::mount(directory, &options)?;
-    let handed = session.backing_files().and_then(|files| {
-        Handed::new(&files, args.bytes).inspect_err(|error| eprintln!("no passthrough: {error}")).ok()
+    let passthrough = session.backing_files().and_then(|files| {
+        PassedFile::new(&files, args.bytes).inspect_err(|error| eprintln!("no passthrough: {error}")).ok()
     });
-    answer_until_the_end(session, Null { bytes: args.bytes as u64, handed }, Workers::default())
+    answer_until_the_end(session, Null { bytes: args.bytes as u64, passthrough }, Workers::default())
 }
 
 /// Says that it is mounted, and answers until standard input ends.
@@ -74,7 +74,7 @@ pub fn answer_until_the_end<F: FileSystem>(session: Session, null: F, workers: W
 impl Null {
     fn attributes(&self, node: u64) -> Attributes {
         let (mode, size) = match node {
-            FILE_NODE | HANDED_NODE => (libc::S_IFREG | 0o666, self.bytes),
+            FILE_NODE | PASSTHROUGH_NODE => (libc::S_IFREG | 0o666, self.bytes),
             _ => (libc::S_IFDIR | 0o777, 0),
         };
         Attributes { ino: node, size, mode, links: 1, block_size: 4096, ..Attributes::default() }
@@ -88,7 +88,7 @@ impl Null {
     fn lookup(&self, name: &[u8], reply: Reply) -> bool {
         let node = match name {
             name if name == FILE.as_bytes() => FILE_NODE,
-            name if name == HANDED.as_bytes() && self.handed.is_some() => HANDED_NODE,
+            name if name == PASSTHROUGH_FILE.as_bytes() && self.passthrough.is_some() => PASSTHROUGH_NODE,
             _ => return reply.error(libc::ENOENT),
         };
         let attributes = self.attributes(node);
@@ -96,9 +96,9 @@ impl Null {
     }
 
     fn open(&self, node: u64) -> OpenFlags {
-        match &self.handed {
-            Some(handed) if node == HANDED_NODE => {
-                OpenFlags { passthrough: Some(handed.backing.id()), ..OpenFlags::default() }
+        match &self.passthrough {
+            Some(passthrough) if node == PASSTHROUGH_NODE => {
+                OpenFlags { passthrough: Some(passthrough.backing.id()), ..OpenFlags::default() }
             }
             _ => OpenFlags { keep_cache: true, ..OpenFlags::default() },
         }

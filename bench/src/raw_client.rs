@@ -40,17 +40,17 @@ impl Transfer<'_> {
         let all = 0..self.connections.len();
         let mut waiting: Vec<VecDeque<usize>> =
             all.clone().map(|one| (0..count).filter(|index| server(*index) == one).collect()).collect();
-        let mut under_way: Vec<VecDeque<usize>> = all.clone().map(|_| VecDeque::new()).collect();
+        let mut in_flight: Vec<VecDeque<usize>> = all.clone().map(|_| VecDeque::new()).collect();
         loop {
             for one in all.clone() {
-                while under_way[one].len() < depth
+                while in_flight[one].len() < depth
                     && let Some(index) = waiting[one].pop_front()
                 {
                     self.send(index, buffer)?;
-                    under_way[one].push_back(index);
+                    in_flight[one].push_back(index);
                 }
             }
-            let answered: Vec<usize> = under_way.iter_mut().filter_map(VecDeque::pop_front).collect();
+            let answered: Vec<usize> = in_flight.iter_mut().filter_map(VecDeque::pop_front).collect();
             if answered.is_empty() {
                 return Ok(());
             }

@@ -41,10 +41,10 @@ struct Case {
 impl Case {
     fn name(&self) -> String {
         let wish = if self.wish == Wish::Read { "read" } else { "write" };
-        let way = if self.unix { "unix" } else { "tcp" };
+        let transport = if self.unix { "unix" } else { "tcp" };
         let shape = if self.streamed { "stream" } else { "calls" };
         let plural = if self.servers == 1 { "" } else { "s" };
-        format!("{wish} 1 MiB, {shape}, {way}, {} server{plural}", self.servers)
+        format!("{wish} 1 MiB, {shape}, {transport}, {} server{plural}", self.servers)
     }
 }
 
@@ -109,7 +109,7 @@ fn measure_case(args: &Args, case: &Case, file: &File, bytes: usize, buffer: &mu
         Side { name: "figure", processes: &ours, work: Box::new(library) },
     ];
     let measured = measure(args, &case.name(), "bytes", (passes * bytes) as f64, sides)?;
-    settle(file, case.wish, bytes, shared.into_inner().bytes_mut())?;
+    verify(file, case.wish, bytes, shared.into_inner().bytes_mut())?;
     Ok(measured)
 }
 
@@ -133,7 +133,7 @@ fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> Result<()> {
 
 /// After writes, which wrote whatever the buffer held, the marks are written again; then every
 /// byte is read and looked at once, outside of what is timed.
-fn settle(file: &File, wish: Wish, bytes: usize, buffer: &mut [u8]) -> Result<()> {
+fn verify(file: &File, wish: Wish, bytes: usize, buffer: &mut [u8]) -> Result<()> {
     if wish == Wish::Write {
         pool::write_marked(file, bytes, buffer)?;
     }

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from handing import handing
 from mount import first_mount, fuse, here, new_mount, second_mount, there
 from mpi_library import mpi
+from passthrough import passthrough
 from pool import MIB, Pool
 
 # A shell that runs the tests in the background has told them to ignore this, and programs that tests start with them.
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 NewPool = Callable[..., Pool]
 
 # Fixtures that live where mounts, or MPI's library, do.
-__all__ = ["first_mount", "fuse", "handing", "here", "mpi", "new_mount", "second_mount", "there"]
+__all__ = ["first_mount", "fuse", "here", "mpi", "new_mount", "passthrough", "second_mount", "there"]
 
 
 IS_ROOT = os.geteuid() == 0

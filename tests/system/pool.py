@@ -68,7 +68,7 @@ def pattern(seed: int, length: int) -> bytes:
 def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
     """Ask again until the answer is true; return it, or the last one when time is over.
 
-    Who waits long asks less often: many questions are commands, which take processor time from what is waited for.
+    A long wait polls less often: each poll is a command, which take processor time from what is waited for.
     """
     began = time.monotonic()
     while True:
@@ -203,7 +203,7 @@ class Pool:
         return servers
 
     def files_bytes(self) -> int:
-        """Return the memory of files on all servers: their logs grow by a page now and then, by the very question."""
+        """Return the memory of files on all servers: their logs grow by a page now and then, by the very request."""
         return sum(int(server["used_bytes"]) - int(server["meta_bytes"]) for server in self.status())
 
     def requests(self, *beside: str) -> int:

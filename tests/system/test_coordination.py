@@ -79,7 +79,7 @@ def test_a_barrier_opens_when_all_have_come_round_after_round(shared_pool: Pool,
 
 # SEMANTICS 79.3
 def test_a_round_of_eight_costs_two_exchanges_each(new_pool: NewPool) -> None:
-    """The arrival, and the question whose answer is the event; heartbeats and this test's own questions come on top."""
+    """The arrival, and the request whose answer is the event; heartbeats and this test's own requests come on top."""
     rounds, parties = 100, 8
     running = new_pool(1)
     with ExitStack() as stack, ThreadPoolExecutor(parties) as threads:

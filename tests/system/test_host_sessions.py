@@ -127,7 +127,7 @@ def test_a_host_acts_for_users_and_its_root_for_nobody(squashed: Pool) -> None:
         assert make_directory(line, user(1001, 2001, 2005, 2006), b"user", 1).error == ""
         assert make_directory(line, user(0, 0), b"root", 2).error == ""
         assert make_directory(line, b"", b"nobody", 3).error == ""
-        # The root directory is the super-user's, and its group his.
+        # The root directory belongs to the super-user and to the super-user's group.
         squashed.run("chmod", "775", "/")
         for sequence, who in enumerate((user(1001, 0, 0), user(1001, 2001, 0), user(0, 0), b""), 4):
             assert "may not" in make_directory(line, who, b"refused", sequence).error
@@ -182,7 +182,7 @@ def test_a_claim_that_makes_no_sense_ends_its_connection_alone(squashed: Pool) -
     with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:
         body = user(1001, 2001) + wire.numbers(1, 0, 0, 1, 1, 0, 0, 4096, 0, 0)
         assert "for no user" in line.call(wire.READ_CHUNK, body, epoch=1, flags=wire.ON_BEHALF).error
-    # What `check` reads of everybody's names is the owner's, also where a host may speak for him.
+    # What `check` reads of everybody's names is the owner's, also where a host may act for the owner.
     pages = ((wire.CHECK_SLOTS, 0), (wire.CHECK_INODES, 0), (wire.CHECK_ENTRIES, 0))
     for kind, after in pages:
         with enter(squashed, host_key(squashed), wire.SESSION_HOST) as line:

@@ -119,7 +119,7 @@ def test_a_request_of_a_future_epoch_asks_the_coordinator_once(new_pool: NewPool
         before = running.status()[0]["requests"]
         inodes = [(slot << 48) + 1 for slot in range(1000)]
         line.call(wire.GET_ATTRIBUTES_MANY, wire.numbers(len(inodes), *inodes), epoch=1 << 20)
-        # The map once, and this command's own questions.
+        # The map once, and this command's own requests.
         assert running.status()[0]["requests"] - before < 20
 
 

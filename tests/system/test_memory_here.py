@@ -12,8 +12,8 @@ import pytest
 
 import ramlace
 from conftest import NewPool
-from handing import Handing
 from mount import NewMount, Program, mapping
+from passthrough import PassthroughPool
 from pool import KIB, MIB, Pool, pattern
 
 PAGE = 4 * KIB
@@ -71,11 +71,11 @@ def check(read: list[Reader], store: Callable[[int, int], None]) -> None:
 
 # SEMANTICS 90.3
 @pytest.mark.needs_root
-def test_whoever_asks_sees_at_once_what_is_stored_into_a_file_that_a_kernel_has(handing: Handing) -> None:
-    handing.make()
+def test_whoever_asks_sees_at_once_what_is_stored_into_a_file_that_a_kernel_has(passthrough: PassthroughPool) -> None:
+    passthrough.make()
     with (
-        readers(handing.pool, "file", handing.there / "file") as read,
-        Program(mapping(handing.here / "file")) as program,
+        readers(passthrough.pool, "file", passthrough.there / "file") as read,
+        Program(mapping(passthrough.here / "file")) as program,
     ):
         check(read, lambda at, value: program.run(f"view[{at}] = {value}"))
 

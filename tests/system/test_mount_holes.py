@@ -258,7 +258,7 @@ def test_a_stat_asks_the_lanes_of_no_file_without_holes(new_pool: NewPool, new_m
         os.pwrite(file.fileno(), b"end", 7 * UNIT)
 
     def asked(name: str) -> int:
-        """Return how many requests one question for attributes is."""
+        """Return how many requests one stat is."""
         with pool.connect() as connected:
             connected.stat(f"/{name}")
             before = pool.requests()

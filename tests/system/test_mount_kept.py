@@ -12,9 +12,9 @@ import pytest
 
 import ramlace
 from conftest import NewPool
-from handing import Handing
 from litmus import LONG
 from mount import NewMount
+from passthrough import PassthroughPool
 from pool import Pool, eventually
 from test_mount_leases import CHANGES, NAMES, OVER_SECONDS, believes_names, by_library, by_mount, know, told, truth
 from test_mount_requests import answered
@@ -43,7 +43,7 @@ def least_asked(pool: Pool, work: Callable[[int], None]) -> tuple[int, int]:
 # SEMANTICS 138.1
 @needs_names
 def test_what_was_asked_for_once_is_not_asked_for_again(new_pool: NewPool, new_mount: NewMount) -> None:
-    """However long ago that was: one question renews all leases of a server."""
+    """However long ago that was: one request renews all leases of a server."""
     pool = new_pool(2)
     mount = new_mount(pool)
     files = [mount / f"d{number % 3}" / f"f{number}" for number in range(FILES)]
@@ -292,11 +292,11 @@ def test_what_changes_in_a_servers_new_life_is_seen(new_pool: NewPool, new_mount
 
 # SEMANTICS 138.3
 @pytest.mark.needs_root
-def test_the_times_of_the_last_stores_into_a_file_that_the_kernel_had_are_seen(handing: Handing) -> None:
+def test_the_times_of_the_last_stores_into_a_file_that_the_kernel_had_are_seen(passthrough: PassthroughPool) -> None:
     """Its home hears of them when nobody has it open or mapped, from this mount itself."""
-    handing.make()
-    path = handing.here / "file"
-    with handing.pool.connect() as connected:
+    passthrough.make()
+    path = passthrough.here / "file"
+    with passthrough.pool.connect() as connected:
         for turn in range(3):
             with path.open("r+b") as file:
                 mapped = mmap.mmap(file.fileno(), 0)

@@ -391,21 +391,21 @@ def test_a_list_that_another_mount_changes_counts_at_once(lab: Mount, new_mount:
     ALICE.does(common, lambda: os.mkdir("inner", 0o750))
     ALICE.does(common, lambda: Path("inner/file").write_bytes(b"content"))
     ALICE.does(common, lambda: os.chmod("inner/file", 0o640))
-    mine, his = "user::rwx,group::r-x,mask::r-x,other::---", "user::rwx,user:1002:r-x,group::r-x,mask::r-x,other::---"
+    mine, ours = "user::rwx,group::r-x,mask::r-x,other::---", "user::rwx,user:1002:r-x,group::r-x,mask::r-x,other::---"
 
     def asks(*names: str) -> Any:
         return BOB.does(other, lambda: [os.access(name, os.R_OK) for name in names])
 
     for turn in range(6):
         for name in ("inner", "inner/file"):
-            give(ALICE, common, name, his)
+            give(ALICE, common, name, ours)
         assert asks("inner", "inner/file") == [True, True], turn
         assert may(BOB, other, reads("inner/file")), turn
         time.sleep(OVER_SECONDS * (turn % 3) / 2)
         give(ALICE, common, "inner/file", mine)
         assert asks("inner", "inner/file") == [True, False], turn
         assert not may(BOB, other, reads("inner/file")), turn
-        give(ALICE, common, "inner/file", his)
+        give(ALICE, common, "inner/file", ours)
         time.sleep(OVER_SECONDS * (turn % 3) / 2)
         give(ALICE, common, "inner", mine)
         assert asks("inner", "inner/file") == [False, False], turn

@@ -69,7 +69,7 @@ class Locker(Program):
 
 
 def refused_one(cycle: list[Locker]) -> Locker:
-    """Return the one of a cycle who is refused: not always the last, where an earlier one's question is late."""
+    """Return the one of a cycle who is refused: not always the last, where an earlier one's request is late."""
     refused = eventually(lambda: [program for program in cycle if program.has_answered()])
     assert len(refused) == 1, "one of the cycle is refused"
     fails(errno.EDEADLK, refused[0].hear)
@@ -515,7 +515,7 @@ def test_uncontended_locks_cost_one_request_and_a_hand_over_two(
         costs.append(requests() - before)
         b.run(f"posix(f, U, {byte}, 1)")
         a.run(f"posix(f, W, {byte}, 1)")
-    assert sorted(costs)[10] <= 2, f"the unlock, and the event's answer with the next question: {costs}"
+    assert sorted(costs)[10] <= 2, f"the unlock, and the event's answer with the next request: {costs}"
 
 
 # SEMANTICS 68.1

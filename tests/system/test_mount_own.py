@@ -16,7 +16,7 @@ from test_mount_leases import OVER_SECONDS, know, told, truth
 
 # SEMANTICS 138.4
 @needs_names
-def test_what_a_change_that_was_given_up_had_put_in_doubt_is_kept_again(new_pool: NewPool, new_mount: NewMount) -> None:
+def test_what_a_cancelled_change_had_put_in_doubt_is_kept_again(new_pool: NewPool, new_mount: NewMount) -> None:
     """As soon as its server has been told that nobody waits for it; until then it may be done."""
     pool = new_pool(1)
     mount = new_mount(pool)

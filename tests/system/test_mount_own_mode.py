@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from conftest import NewPool
-from handing import SIZE
 from mount import REFRESH, Mount, NewMount, Program, fails, mapping
+from passthrough import SIZE
 from pool import KIB, MIB, Pool, eventually
 from test_mount_relaxed import LOCKED
 
@@ -341,13 +341,13 @@ def test_what_is_no_mode_is_refused_and_changes_nothing(shared_pool: Pool, place
 @pytest.mark.needs_root
 def test_a_strict_file_is_not_handed_to_the_kernel(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 64)
-    handing, other = new_mount(pool, "--passthrough"), new_mount(pool)
+    passthrough, other = new_mount(pool, "--passthrough"), new_mount(pool)
     for mode in ("strict", "coherent"):
         made(pool, "", mode, mode, SIZE // PAGE * PAGE)
-    with opened(handing / "strict") as one, opened(other / "strict") as two:
+    with opened(passthrough / "strict") as one, opened(other / "strict") as two:
         assert all(stored_at_once(one, two))
         assert all(stored_at_once(two, one))
-    with opened(handing / "coherent") as one, opened(other / "coherent") as two:
+    with opened(passthrough / "coherent") as one, opened(other / "coherent") as two:
         # The kernel has its memory: no call is needed here, and it may not be shown elsewhere.
         one[MIB] = 1
         with pool.connect() as connected, connected.open("coherent", "rb") as file:
@@ -357,5 +357,5 @@ def test_a_strict_file_is_not_handed_to_the_kernel(new_pool: NewPool, new_mount:
         assert one[0] == 1
     # The kernel may have it mapped for a while after the last close: until then it is open.
     assert eventually(lambda: pool.run("layout", "set", "/coherent", "--mode", "strict", check=False).returncode == 0)
-    with opened(handing / "coherent") as one, opened(other / "coherent") as two:
+    with opened(passthrough / "coherent") as one, opened(other / "coherent") as two:
         assert all(stored_at_once(one, two))

@@ -70,7 +70,7 @@ def test_a_mounts_daemon_serves_in_a_sandbox(shared_pool: Pool, new_mount: NewMo
 
 # SEMANTICS 135.2
 @pytest.mark.both
-def test_doctor_says_what_processes_have_given_up(new_pool: NewPool, new_mount: NewMount) -> None:
+def test_doctor_says_what_processes_have_dropped(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(2, 32)
     mount = new_mount(pool)
     if not has_seccomp(pool):

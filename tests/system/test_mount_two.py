@@ -260,16 +260,16 @@ def test_what_another_mount_has_cut_off_is_never_read_as_zeros(here: Path, there
 # SEMANTICS 30.3
 def test_a_file_that_is_replaced_again_and_again_shows_no_zeros_between_two_changes(here: Path, there: Path) -> None:
     """Reads that met the empty file leave nothing behind that is shown when it has bytes again."""
-    size, settled, read, zeros = 2 * 4096, [0], [0], [0]
+    size, written, read, zeros = 2 * 4096, [0], [0], [0]
     (here / "file").write_bytes(bytes(size))
     over = threading.Event()
 
     def look() -> None:
         with open(there / "file", "rb", buffering=0) as file:
             while not over.is_set():
-                before = settled[0]
+                before = written[0]
                 found = os.pread(file.fileno(), 2 * size, 0)
-                if before and settled[0] == before:
+                if before and written[0] == before:
                     read[0] += 1
                     zeros[0] += b"\0" in found
 
@@ -279,9 +279,9 @@ def test_a_file_that_is_replaced_again_and_again_shows_no_zeros_between_two_chan
     turn = 0
     while turn < 500 or read[0] < 100:
         turn += 1
-        settled[0] = 0
+        written[0] = 0
         (here / "file").write_bytes(bytes([turn % 250 + 1]) * size)
-        settled[0] = turn
+        written[0] = turn
         time.sleep(0.004)
     over.set()
     for reader in readers:

@@ -1,7 +1,7 @@
 """Several users: mounts that let all of a machine in.
 
-A user here is a child of this process with his ids. He works in the mount's directory, for those
-above it are closed to him.
+A user here is a child of this process with the user's ids. It works in the mount's directory: those above
+are closed to it.
 """
 
 import errno
@@ -176,7 +176,7 @@ def test_only_the_owner_changes_modes_and_owners(common: Path) -> None:
     assert _ids(common / "file") == (1003, 3000, 0o2750)
     ROOT.does(common, lambda: os.chown("file", 1002, 2002))
     assert _ids(common / "file")[:2] == (1002, 2002)
-    # A group that is not his own: the bit is dropped in silence, as POSIX has it.
+    # A group of which the caller is no member: the bit is dropped in silence, as POSIX has it.
     ROOT.does(common, lambda: os.chown("file", 1002, 4000))
     BOB.does(common, lambda: os.chmod("file", 0o2755))
     assert _ids(common / "file") == (1002, 4000, 0o755)
@@ -194,12 +194,12 @@ def test_a_sticky_directory_keeps_everybodys_entries(common: Path) -> None:
         lambda: os.rename("directory", "other"),
     ):
         BOB.fails(errno.EPERM, common, work)
-    BOB.does(common, _write("his"))
-    BOB.fails(errno.EPERM, common, lambda: os.rename("his", "file"))
+    BOB.does(common, _write("bobs"))
+    BOB.fails(errno.EPERM, common, lambda: os.rename("bobs", "file"))
     ALICE.does(common, lambda: os.rename("file", "other"))
     ALICE.does(common, lambda: os.unlink("other"))
     ALICE.does(common, lambda: os.rmdir("directory"))
-    assert sorted(os.listdir(common)) == ["his"]
+    assert sorted(os.listdir(common)) == ["bobs"]
 
 
 # SEMANTICS 49.2
@@ -236,8 +236,8 @@ def test_a_set_group_id_directory_hands_its_group_to_all_users(common: Path) -> 
     assert _ids(common / "team/file") == (1003, 3000, 0o664)
     assert _ids(common / "team/below") == (1003, 3000, 0o2775)
     BOB.fails(errno.EACCES, common, _write("team/file"))
-    User(1002, 2002, (3000,)).does(common, _write("team/below/his"))
-    assert _ids(common / "team/below/his")[:2] == (1002, 3000)
+    User(1002, 2002, (3000,)).does(common, _write("team/below/bobs"))
+    assert _ids(common / "team/below/bobs")[:2] == (1002, 3000)
 
 
 # SEMANTICS 50.1
@@ -398,7 +398,7 @@ def test_a_writer_who_is_not_of_the_group_takes_its_set_id_bit(common: Path, siz
         lambda file: fallocate(file, ZERO, 0, size // 2),
     ):
         assert after(ROOT, work) == 0o2666
-        assert after(CAROL, work) == 0o2666, "she is of the group"
+        assert after(CAROL, work) == 0o2666, "Carol is in the group"
         assert after(ALICE, work) == 0o666, "the owner is not"
         assert after(BOB, work) == 0o666
 

@@ -89,7 +89,7 @@ def test_a_refresh_in_relaxed_mode_asks_a_few_times_and_keeps_what_has_not_chang
             read_all()
 
         read_all()
-        # A question for each lane, and no block of 128 anew.
+        # A request for each lane, and no block of 128 anew.
         assert eventually(lambda: messages_of(pool, refresh_and_read) < len(places) / 4)
         with there.open("/file", "r+b", buffering=0) as writer:
             for at in (5 * UNIT, 77 * UNIT + 9):

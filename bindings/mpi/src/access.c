@@ -258,7 +258,7 @@ static void take_back(struct file *file, const struct transfer *transfer)
     }
 }
 
-void transfer_give_up(struct file *file, struct transfer *transfer)
+void transfer_cancel(struct file *file, struct transfer *transfer)
 {
     take_back(file, transfer);
     transfer->in_file = 0;
@@ -318,7 +318,7 @@ static int meet(struct file *file, const struct access *access)
     if (!access->together || access->write)
         return error;
     if (file->writes_together > SMALL_IN_A_ROW && !file->atomic) {
-        error = small_settle(file);
+        error = small_flush(file);
         together_come(file->comm);
     }
     file->writes_together = 0;
@@ -328,10 +328,10 @@ static int meet(struct file *file, const struct access *access)
 int file_access(struct file *file, const struct access *access, int64_t *moved)
 {
     struct transfer transfer;
-    int settled = meet(file, access), error = transfer_begin(file, access, &transfer);
-    if (settled != MPI_SUCCESS) {
-        error = settled;
-        transfer_give_up(file, &transfer);
+    int flushed = meet(file, access), error = transfer_begin(file, access, &transfer);
+    if (flushed != MPI_SUCCESS) {
+        error = flushed;
+        transfer_cancel(file, &transfer);
     }
     bool together = access->together && !file->atomic && file->phases[access->write] != CB_DISABLE;
     if (together && exchange(file, &transfer, &error))

@@ -208,15 +208,15 @@ static void enqueue(struct behind *behind)
     behind->last = &behind->filling->next;
     behind->filling->next = NULL;
     behind->filling = NULL;
-    behind->handed++;
+    behind->queued++;
     pthread_cond_broadcast(&behind->changed);
 }
 
-int behind_settle(struct file *file)
+int behind_flush(struct file *file)
 {
     struct behind *behind = &file->small.behind;
     enqueue(behind);
-    send_up_to(file, behind->handed);
+    send_up_to(file, behind->queued);
     int error = error_retell(&behind->lost);
     behind->lost.class = MPI_SUCCESS;
     behind->silent = false;
@@ -230,9 +230,9 @@ static int send_behind(struct file *file)
     struct behind *behind = &file->small.behind;
     enqueue(behind);
     uint64_t waiting = has_sender(file) ? QUEUED_MAX : 0;
-    if (behind->handed > waiting)
-        send_up_to(file, behind->handed - waiting);
-    return behind->lost.class == MPI_SUCCESS ? MPI_SUCCESS : behind_settle(file);
+    if (behind->queued > waiting)
+        send_up_to(file, behind->queued - waiting);
+    return behind->lost.class == MPI_SUCCESS ? MPI_SUCCESS : behind_flush(file);
 }
 
 /* ---- Keeping ---- */

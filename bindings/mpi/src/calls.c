@@ -73,7 +73,7 @@ static int set_size(struct file *file, MPI_Offset size, int (*change)(ramlace_fi
     int64_t told[2] = {MPI_SUCCESS, size};
     if (file->amode & MPI_MODE_SEQUENTIAL)
         return MPI_ERR_UNSUPPORTED_OPERATION;
-    int error = small_settle(file);
+    int error = small_flush(file);
     together_come(file->comm);
     if (file->rank == 0) {
         told[0] = size < 0 ? MPI_ERR_ARG : file->amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : MPI_SUCCESS;
@@ -150,7 +150,7 @@ EXPORT int MPI_File_set_atomicity(MPI_File fh, int flag)
     if (file == NULL)
         return REAL(File_set_atomicity)(fh, flag);
     requests_wait(file);
-    int error = small_settle(file);
+    int error = small_flush(file);
     file->atomic = flag != 0;
     /* Nobody goes on under the old mode once a rank has the new one. */
     together_come(file->comm);
@@ -173,7 +173,7 @@ EXPORT int MPI_File_sync(MPI_File fh)
     struct file *file = file_find(fh);
     if (file == NULL)
         return REAL(File_sync)(fh);
-    int error = small_settle(file), synced = ramlace_fsync(file->file) == 0 ? MPI_SUCCESS : error_class();
+    int error = small_flush(file), synced = ramlace_fsync(file->file) == 0 ? MPI_SUCCESS : error_class();
     return error_raise(file, error ? error : synced);
 }
 BOTH_NAMES(File_sync);
@@ -336,7 +336,7 @@ EXPORT int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence)
     /* When all have come, nobody moves the pointer, and the file's end is behind all that was written; the first rank says
      * where it goes. */
     int64_t told[2] = {MPI_SUCCESS, 0}, current = 0, bytes = 0;
-    int error = small_settle(file);
+    int error = small_flush(file);
     together_come(file->comm);
     if (file->rank == 0) {
         if (whence == MPI_SEEK_CUR)

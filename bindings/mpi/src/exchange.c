@@ -408,17 +408,17 @@ bool exchange(struct file *file, struct transfer *transfer, int *error)
         *error = MPI_ERR_IO;
     /* A rank that has made a mistake, or has lost what it had kept, takes part with nothing. */
     if (*error != MPI_SUCCESS)
-        transfer_give_up(file, transfer);
+        transfer_cancel(file, transfer);
     int all = begin(&x);
     if (all == MPI_SUCCESS && file->phases[transfer->access.write] == CB_AUTOMATIC && is_too_little(&x)) {
         end(&x);
         return false;
     }
     /* Before others have what this rank gives them now. */
-    int settled = small_settle(file);
-    if (settled != MPI_SUCCESS) {
-        *error = settled;
-        transfer_give_up(file, transfer);
+    int flushed = small_flush(file);
+    if (flushed != MPI_SUCCESS) {
+        *error = flushed;
+        transfer_cancel(file, transfer);
     }
     if (all == MPI_SUCCESS)
         all = do_rounds(&x);

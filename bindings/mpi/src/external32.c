@@ -405,7 +405,8 @@ static int convert(struct element element, bool to_file, const char *from, char 
     return fits ? MPI_SUCCESS : MPI_ERR_CONVERSION;
 }
 
-int external32_walk(struct walk *walk, enum way way, char *base, char *bytes, int64_t room, int64_t *there, int64_t *here)
+int external32_walk(struct walk *walk, enum direction direction, char *base, char *bytes, int64_t room, int64_t *there,
+                    int64_t *here)
 {
     int error = MPI_SUCCESS;
     while (walk->item < walk->runs->count && error == MPI_SUCCESS) {
@@ -416,8 +417,9 @@ int external32_walk(struct walk *walk, enum way way, char *base, char *bytes, in
         char *place = base + run.offset + walk->number * run.stride + walk->done;
         if (count == 0)
             break;
-        if (way != MEASURE)
-            error = convert(element, way == TO_FILE, way == TO_FILE ? place : bytes, way == TO_FILE ? bytes : place, count);
+        if (direction != MEASURE)
+            error = convert(element, direction == TO_FILE, direction == TO_FILE ? place : bytes,
+                            direction == TO_FILE ? bytes : place, count);
         bytes += count * element.there;
         room -= count * element.there;
         *there += count * element.there;

@@ -50,21 +50,21 @@ void file_remove(struct file *file)
     pthread_mutex_unlock(&files_lock);
 }
 
-static void settle_at_the_end(struct file *file)
+static void flush_at_end(struct file *file)
 {
     char text[MPI_MAX_ERROR_STRING];
-    int error = small_settle(file);
+    int error = small_flush(file);
     if (error != MPI_SUCCESS)
         fprintf(stderr, "ramlace: %s: what was written last is lost (%s): MPI_File_close would have told the program\n",
                 file->name.path, error_text(error, text));
 }
 
-void files_settle(void)
+void files_flush(void)
 {
     pthread_mutex_lock(&files_lock);
     for (size_t bucket = 0; bucket < BUCKETS; bucket++)
         for (struct file *file = files[bucket]; file != NULL; file = file->next)
-            settle_at_the_end(file);
+            flush_at_end(file);
     pthread_mutex_unlock(&files_lock);
 }
 
@@ -73,7 +73,7 @@ static int end_with_mpi(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
     requests_end();
-    files_settle();
+    files_flush();
     int (*close)(MPI_File *) = (int (*)(MPI_File *))dlsym(RTLD_NEXT, "PMPI_File_close");
     pthread_mutex_lock(&spare_lock);
     while (spare_count > 0)

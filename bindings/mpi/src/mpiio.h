@@ -143,10 +143,11 @@ struct walk {
     size_t item;
     int64_t number, done;
 };
-enum way { MEASURE, TO_FILE, FROM_FILE };
+enum direction { MEASURE, TO_FILE, FROM_FILE };
 /* Goes on by all elements that fit into `room` bytes of a file, and converts them between the memory at `base` and these
  * bytes; adds what they are there and here. MPI_ERR_CONVERSION where a number does not fit. */
-int external32_walk(struct walk *walk, enum way way, char *base, char *bytes, int64_t room, int64_t *there, int64_t *here);
+int external32_walk(struct walk *walk, enum direction direction, char *base, char *bytes, int64_t room, int64_t *there,
+                    int64_t *here);
 
 /* ---- names.c: which files are ours ---- */
 
@@ -193,8 +194,8 @@ struct failure {
 struct behind {
     /* The buffer that is filled; those that wait for their turn, of which the first may be on its way; and empty ones. */
     struct batch *filling, *first, **last, *spare;
-    /* Buffers that have ever been left to whoever sends them, and those that were sent. */
-    uint64_t handed, sent;
+    /* How many buffers were ever queued for sending, and how many were sent. */
+    uint64_t queued, sent;
     pthread_cond_t changed;
     pthread_t thread;
     bool running, ending, sending;
@@ -264,7 +265,7 @@ struct file *file_find(MPI_File handle);
 void file_insert(struct file *file);
 void file_remove(struct file *file);
 /* Sends what open files have kept: MPI is about to end, and some were not closed. */
-void files_settle(void);
+void files_flush(void);
 /* A handle of the MPI library's own, as a place for its error handler and as a number for Fortran. */
 int handle_take(MPI_File *handle);
 void handle_give_back(MPI_File handle);
@@ -352,8 +353,8 @@ struct transfer {
 /* Checks an access and gives it its place; from then on no call of MPI is needed. Where it is refused it has no bytes, and
  * the individual pointer is where it was. */
 int transfer_begin(struct file *file, const struct access *access, struct transfer *transfer);
-/* An access that was not refused moves nothing after all. */
-void transfer_give_up(struct file *file, struct transfer *transfer);
+/* Cancels an access that was not refused: it moves nothing, and its place is given back. */
+void transfer_cancel(struct file *file, struct transfer *transfer);
 /* Moves the bytes. */
 int transfer_do(struct file *file, struct transfer *transfer);
 void transfer_end(struct transfer *transfer);
@@ -406,7 +407,7 @@ int small_write(struct file *file, const struct access *access, const char *byte
 int small_read(struct file *file, const struct access *access, char *bytes, int64_t length, const struct runs *runs,
                int64_t *moved);
 /* Sends what is kept, and forgets what was read. */
-int small_settle(struct file *file);
+int small_flush(struct file *file);
 /* An access that is no small one is about to begin: sends what is kept, and forgets what was read. */
 int small_none(struct file *file);
 /* Bytes or the size have changed otherwise: forgets what was read while that was under way. */
@@ -425,7 +426,7 @@ void behind_end(struct file *file);
 /* Keeps an access; false where there is no memory for it, or where something that was kept before is lost (`*error`). */
 bool behind_keep(struct file *file, const char *bytes, int64_t length, const struct runs *runs, int *error);
 /* Sends all that was kept when this began; what is lost of it is the error, once. The lock is given back meanwhile. */
-int behind_settle(struct file *file);
+int behind_flush(struct file *file);
 /* Gives empty buffers back. */
 void behind_give_back(struct behind *behind);
 

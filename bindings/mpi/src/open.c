@@ -61,7 +61,7 @@ static int open_file(struct file *file, bool creating, const struct ramlace_hint
 int file_size(struct file *file, int64_t *size)
 {
     struct ramlace_stat stat;
-    int error = small_settle(file);
+    int error = small_flush(file);
     if (error == MPI_SUCCESS && ramlace_fstat(file->file, &stat) != 0)
         error = error_class();
     if (error == MPI_SUCCESS)
@@ -196,7 +196,7 @@ int file_close(struct file *file)
     uint64_t files = file->shared_files;
     requests_wait(file);
     /* The file is one, with a handler of its own, until the end. */
-    int settled = error_raise(file, small_settle(file));
+    int flushed = error_raise(file, small_flush(file));
     /* Nobody uses the file any more when this has returned. */
     together_reduce(&files, 1, MPI_UINT64_T, MPI_MAX, file->comm);
     shared_end(file, files);
@@ -207,7 +207,7 @@ int file_close(struct file *file)
         error = error_class();
     if (file->amode & MPI_MODE_DELETE_ON_CLOSE)
         together_come(file->comm);
-    int code = settled ? settled : error_raise(file, error);
+    int code = flushed ? flushed : error_raise(file, error);
     file_remove(file);
     file_forget(file);
     return code;

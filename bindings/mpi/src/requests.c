@@ -125,7 +125,7 @@ static bool leave_to_thread(struct request *request)
 }
 
 /* The individual pointer goes on at once by what there is to read, for the next call may come before this one is over. */
-static int settle_position(struct file *file, struct transfer *transfer)
+static int advance_position(struct file *file, struct transfer *transfer)
 {
     int error = MPI_SUCCESS;
     if (transfer->access.pointer == AT_POSITION && !transfer->access.write) {
@@ -155,7 +155,7 @@ int request_start(struct file *file, const struct access *access, MPI_Request *h
     int error = transfer_begin(file, access, &request->transfer);
     bool large = error == MPI_SUCCESS && request->transfer.in_file >= BACKGROUND_BYTES_MIN && may_use_thread();
     if (large)
-        error = settle_position(file, &request->transfer);
+        error = advance_position(file, &request->transfer);
     else if (error == MPI_SUCCESS)
         error = transfer_do(file, &request->transfer);
     if (error == MPI_SUCCESS)

@@ -97,7 +97,7 @@ int small_write(struct file *file, const struct access *access, const char *byte
     bool keeps = small->writes_in_a_row > SMALL_IN_A_ROW && !is_early(file, access) &&
                  behind_keep(file, bytes, length, runs, &error);
     if (error == MPI_SUCCESS && !keeps)
-        error = behind_settle(file);
+        error = behind_flush(file);
     pthread_mutex_unlock(&small->lock);
     if (error != MPI_SUCCESS)
         return error;
@@ -116,7 +116,7 @@ int small_none(struct file *file)
     pthread_mutex_lock(&small->lock);
     forget_ahead(small);
     small->writes_in_a_row = 0;
-    int error = behind_settle(file);
+    int error = behind_flush(file);
     pthread_mutex_unlock(&small->lock);
     return error;
 }
@@ -165,7 +165,7 @@ static int64_t next_window(const struct small *small, int64_t offset, int64_t re
 }
 
 /* Reads what the next reads may want; false where nothing is worth it, or there is nothing, or no memory for it. An error is
- * none of the program's, which has not asked for this: from then on it gets what it asks for, up to the next small_settle(). */
+ * none of the program's, which has not asked for this: from then on it gets what it asks for, up to the next small_flush(). */
 static bool read_ahead(struct file *file, const struct runs *runs)
 {
     struct small *small = &file->small;
@@ -222,7 +222,7 @@ int small_read(struct file *file, const struct access *access, char *bytes, int6
     bool found = false;
     pthread_mutex_lock(&small->lock);
     small->writes_in_a_row = 0;
-    int error = behind_settle(file);
+    int error = behind_flush(file);
     bool may_come_ahead = has_own_place(access) && !small->random && small->read_room >= AHEAD_BYTES_MIN && runs->count > 0 &&
                           is_small(file, length, runs);
     if (error == MPI_SUCCESS && may_come_ahead)
@@ -242,10 +242,10 @@ int small_read(struct file *file, const struct access *access, char *bytes, int6
 /* ---- What ends both ---- */
 
 /* Under the lock. Files that are open for long and seldom used hold no memory for it. */
-static int settle(struct file *file)
+static int flush(struct file *file)
 {
     struct small *small = &file->small;
-    int error = behind_settle(file);
+    int error = behind_flush(file);
     forget_ahead(small);
     small->writes_in_a_row = 0;
     small->never_ahead = false;
@@ -255,10 +255,10 @@ static int settle(struct file *file)
     return error;
 }
 
-int small_settle(struct file *file)
+int small_flush(struct file *file)
 {
     pthread_mutex_lock(&file->small.lock);
-    int error = settle(file);
+    int error = flush(file);
     pthread_mutex_unlock(&file->small.lock);
     return error;
 }
@@ -267,7 +267,7 @@ int small_resize(struct file *file, int64_t write_room, int64_t read_room)
 {
     struct small *small = &file->small;
     pthread_mutex_lock(&small->lock);
-    int error = settle(file);
+    int error = flush(file);
     small->write_room = write_room;
     small->read_room = read_room;
     pthread_mutex_unlock(&small->lock);

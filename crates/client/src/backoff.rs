@@ -1,4 +1,4 @@
-//! Pauses between attempts, up to a deadline.
+//! The growing pauses between attempts, up to a deadline.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The client's state above a session: the tables of names, bytes and locks that this process has of a pool.
+//! The client: one session, and the tables of names, bytes and locks that this process has of its pool.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};

@@ -11,7 +11,7 @@ use crate::fork;
 use crate::session::heart::block_signals;
 
 /// The calls under way in this process.
-static UNDER_WAY: Places = Places(AtomicUsize::new(0));
+static IN_FLIGHT: Places = Places(AtomicUsize::new(0));
 
 /// A call under way, on a thread of its own. It runs to its end even if nobody waits for it.
 pub struct Pending {
@@ -50,7 +50,7 @@ impl Pending {
     ///
     /// Errors: `Retry` where [`limits::PENDING_CALLS_MAX`] calls are under way; those of starting a thread.
     pub fn begin(call: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Pending> {
-        Pending::begin_in(&UNDER_WAY, call)
+        Pending::begin_in(&IN_FLIGHT, call)
     }
 
     fn begin_in(

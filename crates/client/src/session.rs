@@ -1,4 +1,4 @@
-//! One process's session with a pool: its map, its servers, and what its requests say of it.
+//! A process's session with a pool: its map of the servers, its connections, and the numbers of its requests.
 
 pub(crate) mod behind;
 pub(crate) mod calls;

@@ -33,7 +33,7 @@ pub enum Input {
     Join {
         /// What it says.
         join: JoinPool,
-        /// Whether the process that joined under this number before, at other addresses, was heard from within
+        /// Whether the process that joined under this number before, at other addresses, was seen within
         /// its session's expiry: then this is a second one and is refused.
         holder_lives: bool,
     },

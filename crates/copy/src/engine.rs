@@ -29,12 +29,12 @@ pub struct Summary {
     /// Errors, each of which was told.
     pub errors: u64,
     /// The pool or the disk is full: what was not begun was cancelled.
-    pub given_up: bool,
+    pub aborted: bool,
     /// How long it took.
     pub took: Duration,
 }
 
-/// Hears how a copy goes, in the thread that has called [`copy`].
+/// Called with the progress of a copy, in the thread that has called [`copy`].
 pub trait Listener {
     /// So many bytes are copied, of so many that were found so far: several times in a second.
     fn progressed(&mut self, done: u64, found: u64);
@@ -83,7 +83,7 @@ pub fn copy(roots: Vec<Root>, options: &CopyOptions, listener: &mut dyn Listener
     }
     summary.files = load(&totals.files_done);
     summary.bytes = load(&totals.bytes_done);
-    summary.given_up = queue.is_aborted();
+    summary.aborted = queue.is_aborted();
     summary.took = began.elapsed();
     summary
 }
@@ -219,7 +219,7 @@ mod tests {
 
         assert_eq!((summary.files, summary.bytes), (5, BIG_BYTES as u64 + 1));
         assert_eq!(seen.errors.len(), 1, "{:?}", seen.errors);
-        assert_eq!((summary.errors, summary.given_up), (1, false));
+        assert_eq!((summary.errors, summary.aborted), (1, false));
         assert_eq!(seen.errors[0].kind(), ErrorKind::Unsupported);
         assert!(seen.errors[0].message().starts_with(from.join("socket").to_str().unwrap()));
         assert!(seen.last.0 <= seen.last.1 && seen.last.1 <= BIG_BYTES as u64 + 1, "{:?}", seen.last);
@@ -234,14 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_room_the_copy_is_given_up() {
+    fn where_there_is_no_room_the_copy_is_aborted() {
         let scratch = Scratch::new("full");
         let from = scratch.at("from");
         fs::write(&from, b"x").unwrap();
 
         let (summary, seen) = run(&from, Path::new("/dev/full"));
 
-        assert!(summary.given_up);
+        assert!(summary.aborted);
         assert_eq!((summary.files, summary.errors, seen.errors.len()), (0, 1, 1), "{:?}", seen.errors);
         assert_eq!(seen.errors[0].kind(), ErrorKind::NoSpace);
         assert!(seen.errors[0].message().ends_with("/dev/full was overwritten and is incomplete"));

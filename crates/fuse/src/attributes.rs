@@ -1,4 +1,4 @@
-//! What replies are made of.
+//! The values that replies consist of: attributes of an inode, entries, times, open flags.
 
 use std::time::Duration;
 

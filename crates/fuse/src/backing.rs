@@ -1,4 +1,5 @@
-//! Files that the kernel reads and maps without asking: registered here, named by a number in the answer to an open.
+//! Backing files: files that the kernel reads and maps by itself under FUSE passthrough. They are registered here with the
+//! device; the reply to an open names one by its number.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Weak;

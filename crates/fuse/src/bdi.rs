@@ -1,4 +1,4 @@
-//! The backing device of a mount in sysfs: its read-ahead.
+//! The read-ahead of a mount, set through its backing device's entry in sysfs.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Bytes of the kernel into requests. Pure: no I/O, and no panic whatever the bytes.
+//! Decodes the kernel's bytes into requests. Pure: no I/O, and no panic whatever the bytes are.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 

@@ -1,8 +1,8 @@
-//! Delays on purpose, for tests that look for requests which wait for each other in a cycle.
+//! Artificial delays, for tests that look for requests which wait for each other in a cycle.
 //!
-//! A file has two numbers for each kind of operation: how many milliseconds a request of that kind waits before it is handled, and
-//! how many its answer waits before it leaves. The test that started the mount changes them while it serves. A mount that was given no such file
-//! reads nothing and delays nothing.
+//! A file has two numbers for each kind of operation: how many milliseconds a request of that kind waits before it is
+//! handled, and how many its answer waits before it is sent. The test that started the mount changes them while it serves.
+//! A mount that was given no such file reads nothing and delays nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -47,7 +47,7 @@ impl Kind {
 pub enum Moment {
     /// It has come and nothing was done.
     Before,
-    /// It is done, and nobody has heard of it.
+    /// It is done, and its answer was not sent yet.
     After,
 }
 

@@ -1,4 +1,4 @@
-//! A descriptor of `/dev/fuse`: one connection to the kernel may have several.
+//! A descriptor of `/dev/fuse`. One connection to the kernel may have several of them.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -63,7 +63,8 @@ impl Device {
         rustix::io::read(&self.0, buffer)
     }
 
-    /// Tells the head of a message that has so many bytes more, which lie nowhere: the kernel does what it does before it looks at them.
+    /// Writes the head of a message whose last bytes are missing: they are said to lie where no memory is mapped. The kernel does
+    /// what it does before it copies them.
     pub fn write_head(&self, head: &[u8], more: usize) -> Result<(), Errno> {
         // The first page of a process is never mapped.
         let nowhere = std::ptr::without_provenance_mut::<libc::c_void>(1);

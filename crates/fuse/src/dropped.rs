@@ -1,19 +1,24 @@
-//! Which answers with a file's size the kernel may ignore.
+//! Finds out which answers with a file's size the kernel may ignore, and has the size shown to it in another way.
 //!
-//! A kernel that is told to drop something of a node while it asks for the node's attributes takes nothing of the answer, not even how long
-//! the file is, and a read that asked for that ends where the file ended before. When it asked cannot be told here: a question may have
-//! waited in the kernel while the drop went by, and an answer may have left and not be taken in. So a drop is remembered until
-//! the next answer, and an answer for a while; where the two meet, the kernel is shown the size alone ([`crate::Notifier::answering_size`]).
+//! The kernel takes nothing from a reply to GETATTR, not even the size, if it has dropped something of the node since it
+//! sent the request. A read that has sent the request then ends where the file ended before. The daemon cannot see when
+//! the kernel sent a request or when it processes a reply: a request may have been queued while the drop was made, and a
+//! reply may have been sent and not processed yet. So a drop is remembered until the next answer, and an answer for
+//! [`TAKEN_IN`]. Where a drop and an answer may have met, the size is also *shown*: the kernel is sent a STORE of no bytes,
+//! which makes it raise the size ([`crate::Notifier::answering_size`]).
 //!
-//! It is the same where a read for pages is answered that there are none: a kernel that took the file for longer then takes it to end there, and
-//! ignores what it was answered beside that.
+//! Two more cases are treated alike:
 //!
-//! And it is the same where two answers leave close to each other: the kernel numbers what it asks and what it takes in, and a thread that takes in an
-//! answer of before makes it ignore the newer one that was asked for meanwhile. An answer that is older than another is not given at all ([`Answering::IsOld`]).
-//! Where the newer one leaves second the kernel is told that it knows no attributes, which voids both, and shown the size ([`Answering::Renew`]). That is not done where
-//! the kernel may take the file for longer than it is: a size that shrinks cannot be shown.
+//! * A reply to a READ that says that the file ends before those pages. A kernel that took the file for longer then takes
+//!   it to end there, and ignores other replies of that time ([`AnsweringEnd`]).
+//! * Two replies that are sent close to each other. The kernel numbers its requests and the replies that it has processed;
+//!   a thread that processes the older reply last makes it ignore the newer one. So an answer that is older than another
+//!   one is not sent at all ([`Answering::IsOld`]). Where the newer one is sent last, the kernel is told that its
+//!   attributes are invalid, which voids both, and then the size is shown ([`Answering::Renew`]). That is left out where
+//!   the kernel may take the file for longer than it is, because a size that shrinks cannot be shown.
 //!
-//! Whoever is answered while the size is being shown does not go on before it was: the kernel ignores that answer, too.
+//! While the size is being shown for one answer, other answers for the same node show it, too: the kernel would ignore
+//! them as well.
 //!
 //! To make drops wait for such requests instead would let machines wait for each other. To void both answers each time, also where the file may have
 //! become shorter, was tried: the kernel then ignores the answer itself, and reads zeros where the file has ended.

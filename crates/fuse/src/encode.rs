@@ -1,4 +1,4 @@
-//! Replies into bytes of the kernel. Pure: no I/O.
+//! Encodes replies into bytes for the kernel. Pure: no I/O.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the kernel keeps of every mount, whatever is mounted, by the words that fstab has for it.
+//! The mount flags that every file system has (`ro`, `nosuid`, `noatime`, ...), by their names in fstab.
 
 use rustix::mount::MountFlags;
 

@@ -1,4 +1,5 @@
-//! A process that writes other processes' pages back must not wait for that itself.
+//! Marks this process as one that writes other processes' pages back (`PR_SET_IO_FLUSHER`), so that it need not wait for
+//! such pages itself when it needs memory.
 
 /// From linux/prctl.h; the libc crate does not have it.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;

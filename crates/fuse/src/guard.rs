@@ -1,12 +1,13 @@
-//! What is told to the kernel and may wait there is told by a process of its own, the *guard*.
+//! The daemon's side of the *guard*: a process that sends the kernel those notifications that may block.
 //!
-//! A drop of pages waits for requests that hold them, and cannot be killed meanwhile. A daemon that is killed in one of its own
-//! threads' drops would live on in that thread alone, with the connection open: nobody would answer those requests, and every program on the
-//! mount would wait for ever. So the daemon has no such thread. When it dies, all that it had read and not answered
-//! ends with its descriptors; the guard refuses what comes from then on, its drops come back, and with its end the
-//! connection is over ([`crate::guarding`]).
+//! To drop pages, the kernel waits for the requests that hold them locked, and the thread that asked for the drop cannot
+//! be killed meanwhile. If that were a thread of the daemon, a killed daemon would live on in it, with the connection to
+//! the kernel open: nobody would answer those requests, and every program on the mount would hang. So the guard
+//! ([`crate::guarding`]) writes these notifications to the device. When the daemon dies, the requests that it had read end
+//! with its descriptors. The guard refuses all later ones, so its drops return, and its own end closes the connection.
 //!
-//! Each message travels by a *line*, a pair of sockets that one thread of the guard listens to; there are as many as are needed at once.
+//! Each notification is sent over a *line*, a socket pair that one thread of the guard reads; the answer comes back on it.
+//! There are as many lines as there are notifications at once.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -26,10 +27,10 @@ use rustix::net::{
 use crate::device::Device;
 use crate::porter::Porter;
 
-/// Longest message that goes by way of a guard.
+/// The longest message that is sent through a guard.
 pub const MESSAGE_BYTES_MAX: usize = 8192;
-/// How long a thread waits that must not wait for pages. A busy machine may take tens of milliseconds until the guard
-/// runs, and what is not shown in time the kernel does not know.
+/// How long [`Guard::tell_for_a_moment`] waits at most. On a busy machine it may take tens of milliseconds until the guard
+/// runs, and a size that is not shown in time is unknown to the kernel.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Guards that are started for one message.
 const ATTEMPTS_MAX: usize = 3;
@@ -49,7 +50,8 @@ pub struct Guard {
 #[derive(Default)]
 struct State {
     running: Option<Running>,
-    /// The way to one that has failed: it must not take the daemon for dead before it is killed.
+    /// The control socket of a guard that has failed: it stays open, so that this guard does not take the daemon for dead
+    /// before it is killed.
     failed: Option<Running>,
     /// Guards that were started.
     lives: u64,
@@ -57,12 +59,12 @@ struct State {
     over: bool,
 }
 
-/// A way to the guard; its other end lives as long as that.
+/// The control socket of a guard. Its other end is closed when the guard ends.
 struct Running {
     control: OwnedFd,
 }
 
-/// A way to one thread of the guard.
+/// A socket to one thread of the guard.
 struct Line {
     life: u64,
     socket: OwnedFd,
@@ -86,7 +88,8 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Tells the kernel, and waits for what it says. One that is told twice, because a guard was killed, has the same effect.
+    /// Sends a notification and waits for the kernel's result. It may be sent twice, if a guard was killed: that has the same
+    /// effect.
     pub fn tell(&self, parts: &[IoSlice<'_>]) -> Result<std::result::Result<(), Errno>> {
         let message: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         if message.len() > MESSAGE_BYTES_MAX {
@@ -107,7 +110,7 @@ impl Guard {
         Err(Error::new(ErrorKind::Fatal, "the process that has the kernel drop pages ends again and again"))
     }
 
-    /// Tells the kernel, and goes on when that is done, or after a moment: it may wait for pages that others hold.
+    /// Sends a notification and waits for its result for a short time only: the kernel may wait for pages that others hold.
     pub fn tell_for_a_moment(&self, message: &[u8]) {
         let Ok(Some(line)) = self.take_line() else { return };
         // Where the guard has just ended the next message finds another one.
@@ -137,7 +140,7 @@ impl Guard {
         }
     }
 
-    /// A way that nobody uses; none when it is over.
+    /// A line that is not in use; none when the mount is over.
     fn take_line(&self) -> Result<Option<Line>> {
         let mut state = self.lock();
         if state.over {
@@ -199,7 +202,7 @@ impl Drop for Guard {
 }
 
 impl Line {
-    /// What the kernel has said; none: the guard has ended.
+    /// Sends a message and returns the kernel's result; none if the guard has ended.
     fn ask(&self, message: &[u8]) -> Option<std::result::Result<(), Errno>> {
         rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL).ok()?;
         self.answer()
@@ -218,7 +221,7 @@ impl Line {
     }
 }
 
-/// Two sockets that keep messages apart and hear each other's end.
+/// A pair of sockets that keeps message boundaries and shows when the other end is closed.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(|errno| Error::from_io(&errno.into(), "making a pair of sockets for the guard of a mount"))

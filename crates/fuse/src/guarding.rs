@@ -1,7 +1,8 @@
-//! The guard itself: a process that tells the kernel what a daemon wants to have told, and outlives it by a moment.
+//! The guard's side: the process that writes the daemon's notifications to the device, and survives the daemon for a moment.
 //!
-//! It knows the device and nothing else. When the daemon has gone it refuses (`EIO`) every request that is
-//! left or that programs still make, for each may hold pages that a drop waits for. Once no drop is under way it ends, and the connection with it.
+//! It receives the device, and then lines, from the daemon by a socket ([`crate::guard`]), and opens no file. When the
+//! daemon is gone, it answers `EIO` to every request that is queued or still comes: a drop may wait for pages that such a
+//! request holds. When no drop is left it ends, and the kernel ends the connection.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,7 +27,7 @@ const STACK_BYTES: usize = 128 << 10;
 /// What asks the daemon, and with it all of its group, to end.
 const NOT_FOR_A_GUARD: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// What is being told to the kernel.
+/// How many notifications are being written.
 #[derive(Default)]
 struct Telling {
     count: usize,
@@ -38,19 +39,19 @@ struct Telling {
 struct Shared {
     device: Device,
     telling: Mutex<Telling>,
-    /// Nothing is being told.
+    /// None is being written any more.
     quiet: Condvar,
 }
 
-/// Serves as the guard of a mount until its daemon ends. `give_up` is called before the first byte is read, and in a process
-/// that is no other's group any more.
+/// Serves as the guard of a mount until its daemon ends. `enter_sandbox` is called before the first byte is read, in a process
+/// that leads a group of its own.
 ///
 /// # Errors
 /// When this is no socket of a daemon.
-pub fn run_guard(control: impl AsFd, give_up: impl FnOnce()) -> Result<()> {
+pub fn run_guard(control: impl AsFd, enter_sandbox: impl FnOnce()) -> Result<()> {
     let _ = become_io_flusher();
     stay_when_the_daemon_is_asked_to_end();
-    give_up();
+    enter_sandbox();
     serve(control.as_fd())
 }
 
@@ -63,7 +64,7 @@ pub fn stay_when_the_daemon_is_asked_to_end() {
     }
 }
 
-/// Ends as soon as the daemon has gone and nothing is being told any more.
+/// Returns when the daemon has gone and no notification is being written any more.
 fn serve(control: BorrowedFd<'_>) -> Result<()> {
     let mut bytes = [0; 8];
     let Some(device) = receive(control, &mut bytes) else {
@@ -73,7 +74,7 @@ fn serve(control: BorrowedFd<'_>) -> Result<()> {
         Arc::new(Shared { device: Device::new(device), telling: Mutex::default(), quiet: Condvar::new() });
     let mut buffer = RequestBuffer::new(usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(1 << 20))?;
     while let Some(line) = receive(control, &mut [0]) {
-        // Without a thread the line ends, and the daemon hears of it.
+        // If no thread can be started, the line is closed, which the daemon sees.
         let shared = shared.clone();
         let _ = thread("line", move || shared.listen(&line));
     }
@@ -103,7 +104,7 @@ fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Option<OwnedFd> {
 }
 
 impl Shared {
-    /// Tells what comes by one line, one after the other.
+    /// Writes the notifications that arrive on one line, one after the other.
     fn listen(&self, line: &OwnedFd) {
         let mut message = [0; MESSAGE_BYTES_MAX];
         loop {
@@ -128,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is begun from now on; whether something is under way.
+    /// From now on no notification is begun. Returns whether one is being written.
     fn end(&self) -> bool {
         let mut telling = self.lock();
         telling.over = true;
@@ -176,7 +177,7 @@ impl Shared {
     }
 }
 
-/// How many bytes more than it has a message says that it has, where that is the head of one ([`Device::write_head`]).
+/// How many bytes a message lacks of the length in its header, if it is one without its end ([`Device::write_head`]).
 fn bytes_nowhere(message: &[u8]) -> usize {
     let said = message.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
     let more = said.saturating_sub(message.len());

@@ -1,4 +1,4 @@
-//! The greeting: what the kernel offers and what this file system takes.
+//! INIT, the first request: chooses from the features that the kernel offers.
 
 use std::path::Path;
 

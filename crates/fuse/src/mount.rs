@@ -97,7 +97,7 @@ pub fn unmount_own(mount: &MountPoint, detach: bool) -> Result<()> {
 }
 
 /// Takes mounts whose program has ended away from `dir`, in use or not, and says which: programs that have files of
-/// them open hear errors whether they are in sight or not.
+/// them open get errors whether they are visible or not.
 ///
 /// # Errors
 /// When one cannot be taken away, such as another user's.

@@ -1,4 +1,4 @@
-//! The mounts of this machine, as `/proc/self/mountinfo` tells them.
+//! The mounts of this machine, read from `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

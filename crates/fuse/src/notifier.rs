@@ -1,4 +1,5 @@
-//! What the file system tells the kernel unasked.
+//! Notifications: what the file system sends the kernel without being asked. They drop attributes, pages and names, and
+//! show the size of a file.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Weak};
@@ -23,27 +24,27 @@ use crate::guard::Guard;
 /// When the kernel refuses the message: one that this kernel does not know, or one without sense.
 #[derive(Clone, Debug)]
 pub struct Notifier {
-    pub(crate) way: Way,
+    pub(crate) channel: Channel,
     pub(crate) delays: Option<Arc<Delays>>,
     pub(crate) dropped: Arc<Dropped>,
 }
 
-/// How the kernel is told.
+/// By which process notifications are written to the device.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
-    /// By the thread that calls: a process that is killed meanwhile may not end.
+pub(crate) enum Channel {
+    /// By the calling thread: if this process is killed meanwhile, it may not end.
     Here(Weak<Device>),
     /// By another process ([`crate::guard`]).
     Guarded(Weak<Guard>),
 }
 
-impl Way {
-    /// What the kernel says.
+impl Channel {
+    /// Writes a notification; returns the result of the write.
     fn tell(&self, parts: &[IoSlice<'_>]) -> Result<std::result::Result<(), Errno>> {
         let gone = || Ok(Err(Errno::NODEV));
         match self {
-            Way::Here(device) => device.upgrade().map_or_else(gone, |device| Ok(device.write(parts))),
-            Way::Guarded(guard) => guard.upgrade().map_or_else(gone, |guard| guard.tell(parts)),
+            Channel::Here(device) => device.upgrade().map_or_else(gone, |device| Ok(device.write(parts))),
+            Channel::Guarded(guard) => guard.upgrade().map_or_else(gone, |guard| guard.tell(parts)),
         }
     }
 }
@@ -74,13 +75,13 @@ impl Notifier {
         told
     }
 
-    /// The kernel is about to be answered that a file has this size. It shall believe that also where it is told to drop something of the file
-    /// since it asked, for which it ignores the answer: without it a read would end where the file ended before. Unlike the others this may be
-    /// called by a handler: it waits for a moment at most.
+    /// To be called before a reply that contains this size of a file. Where the kernel may ignore the reply, it is shown the size as well
+    /// ([`Dropped`]): otherwise a read would end where the file ended before. Unlike the other notifications this may be sent by the handler of
+    /// a request: it waits for a short time at most.
     ///
-    /// `may_be_longer`: programs here write the file, and so the kernel may know it to be longer than it was answered.
+    /// `may_be_longer`: programs here write the file, so the kernel may have a larger size than any reply contained.
     ///
-    /// `false`: it was answered since that the file has a newer size. This answer is not to be given: who asks again has a newer one.
+    /// Returns `false` if a reply with a newer size was sent in between: then this one must not be sent, and the caller asks for the size again.
     #[must_use]
     pub fn answering_size(&self, node: u64, size: Size, may_be_longer: bool) -> bool {
         let drops = match self.dropped.answer(node, size, may_be_longer) {
@@ -99,20 +100,20 @@ impl Notifier {
         true
     }
 
-    /// The kernel is about to be given an entry that leads to a file of this size.
+    /// To be called before a reply with an entry that leads to a file of this size.
     pub fn giving_entry(&self, node: u64, bytes: u64) {
         self.dropped.entry(node, bytes);
     }
 
-    /// A read for pages is about to be answered that the file ends before them: a kernel that takes it for longer believes that, and ignores what it
-    /// is answered meanwhile. Until what is returned is dropped, after the answer, sizes are shown as beside a drop. What the read found has to be
-    /// found after this call: another answer may have been given before.
+    /// To be called before a read that may find that the file ends before the requested pages; the result is to be dropped after the reply. The
+    /// kernel believes such a reply, and ignores other replies of that time. So until the result is dropped, sizes are shown as if something were
+    /// being dropped. The read itself must come after this call, since another reply may have been sent before.
     #[must_use]
     pub fn answering_end(&self, node: u64) -> AnsweringEnd {
         AnsweringEnd::begin(&self.dropped, node)
     }
 
-    /// This program has changed the size itself: what was answered is no more.
+    /// This mount has changed the size itself: earlier replies with a size do not count any more.
     pub fn size_changed(&self, node: u64) {
         self.dropped.forget_answer(node);
     }
@@ -122,12 +123,13 @@ impl Notifier {
         self.dropped.forget(node);
     }
 
-    /// Attributes cannot be told unasked. But a kernel that is given bytes for pages behind the end takes the file for longer first, and
-    /// only then looks at the bytes: there are none, and no page changes. A file that is as long already stays so.
+    /// Makes the kernel take a file for at least this long. There is no notification for attributes. But a STORE for pages behind the end raises
+    /// the file's size before the kernel copies the bytes; the message contains none, so the copy fails and no page changes. A file that is as
+    /// long already stays as it is.
     ///
-    /// The first of these pages is in the kernel's cache then, without bytes, where it was not: it is read by itself. That is never the last one of
-    /// several, which has to be read together with what lies behind it: where the kernel takes the file for longer than it is, the answer to that read
-    /// says where it ends.
+    /// The STORE names the last page but one: where that was not cached, it is cached afterwards without content, and is read by itself. The last
+    /// page has to be read together with what lies behind it: where the kernel takes the file for longer than it is, the reply to that read says
+    /// where it ends.
     fn show_size(&self, node: u64, size: u64) {
         if size == 0 {
             return;
@@ -139,11 +141,11 @@ impl Notifier {
         self.tell_for_a_moment(notify::STORE, body.as_bytes(), bytes);
     }
 
-    /// Tells what the kernel does without waiting for pages. `absent` bytes of the message lie nowhere.
+    /// Sends a notification that does not make the kernel wait for pages. The last `absent` bytes of the message are not readable memory.
     fn tell_for_a_moment(&self, code: i32, body: &[u8], absent: u32) {
         let len = (size_of::<OutHeader>() + body.len()) as u32 + absent;
         let header = OutHeader { len, error: code, unique: 0 };
-        if let Way::Guarded(guard) = &self.way
+        if let Channel::Guarded(guard) = &self.channel
             && let Some(guard) = guard.upgrade()
         {
             guard.tell_for_a_moment(&[header.as_bytes(), body].concat());
@@ -185,7 +187,7 @@ impl Notifier {
         let header = OutHeader { len, error: code, unique: 0 };
         let mut list = vec![IoSlice::new(header.as_bytes())];
         list.extend(parts.iter().map(|part| IoSlice::new(part)));
-        match self.way.tell(&list)? {
+        match self.channel.tell(&list)? {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(false),
             // A name that is kept because a file below it is open is believed no longer all the same.

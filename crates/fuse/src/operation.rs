@@ -1,4 +1,4 @@
-//! What the kernel may ask, in the words of a file system.
+//! The requests of the kernel, as a file system handles them.
 
 use crate::{FileLock, Scratch, Time};
 

@@ -1,4 +1,4 @@
-//! What a mount may be told.
+//! Options of a mount and of its workers.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub struct MountOptions {
     /// The file system has POSIX access control lists: the kernel asks for them and checks by them, as by modes, and the
     /// file system applies the umask where a directory has no default list.
     pub access_lists: bool,
-    /// Open files may be handed to a backing file (Linux 6.9, CAP_SYS_ADMIN).
+    /// Open files may be passed through to a backing file (Linux 6.9, CAP_SYS_ADMIN).
     pub passthrough: bool,
     /// How long the kernel waits for a reply before it ends the connection; zero is for ever (Linux 6.14).
     pub request_timeout: Duration,

@@ -1,11 +1,12 @@
-//! What a daemon of a mount cannot do once it keeps to the calls of its work is done by a process of its own, the *porter*.
+//! The *porter*: a process that does for the daemon of a mount what the daemon's sandbox does not allow.
 //!
-//! It mounts, starts the guard, takes the mount away, and looks at what call a program waits in and in which groups it is: nothing
-//! else, and for one directory alone, whatever the daemon says. An ordinary user's mounts come and go by fusermount3, which must be able to
-//! become root, so the process that starts it must still have that right. The porter reads nothing that programs, the kernel or
-//! servers say, and keeps no descriptor of the device.
+//! It is started before the daemon enters its sandbox, for one directory. On request it mounts, starts the guard
+//! ([`crate::guard`]), unmounts, and reads from `/proc` in which system call a thread waits and in which groups it is. It
+//! does nothing else, whatever the daemon sends. An ordinary user's mounts are made and removed by fusermount3, which is
+//! set-user-ID root; the process that starts it must still be able to gain that right, so it cannot be the daemon. The
+//! porter reads nothing that programs, the kernel or servers send, and keeps no descriptor of the device.
 //!
-//! It is asked one thing at a time, and ends with the daemon.
+//! Requests and answers go over a socket pair, one at a time. The porter ends when the daemon's end is closed.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -36,19 +37,19 @@ const ANSWER_BYTES_MAX: usize = 4096;
 /// Guards that were killed while the kernel held them, and are still there.
 const GUARDS_ENDING_MAX: usize = 64;
 
-/// What it is asked; the first byte of a question.
+/// The kinds of requests: the first byte of each.
 const MOUNT: u8 = b'm';
 const GUARD: u8 = b'g';
 const UNMOUNT: u8 = b'u';
 const DETACH: u8 = b'd';
-const LOOK: u8 = b'l';
+const SYSCALL: u8 = b'l';
 const GROUPS: u8 = b'i';
 
 /// The first byte of an answer.
 const DONE: u8 = b'+';
 const FAILED: u8 = b'-';
 
-/// The daemon's side. The lock is held for one question and its answer, and no other is taken under it.
+/// The daemon's side. The lock is held for one request and its answer, and no other is taken under it.
 pub struct Porter {
     control: Mutex<OwnedFd>,
     /// Ends when the control does.
@@ -99,9 +100,9 @@ impl Porter {
     /// # Errors
     /// When it is not shown to this user.
     pub fn system_call_of(&self, thread: u32) -> Result<String> {
-        let mut question = vec![LOOK];
-        question.extend_from_slice(&thread.to_le_bytes());
-        self.ask(&question, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
+        let mut request = vec![SYSCALL];
+        request.extend_from_slice(&thread.to_le_bytes());
+        self.ask(&request, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// In which groups a thread is, as lines of `/proc/PID/status`.
@@ -109,16 +110,16 @@ impl Porter {
     /// # Errors
     /// When it is not shown to this user.
     pub fn groups_of(&self, thread: u32) -> Result<String> {
-        let mut question = vec![GROUPS];
-        question.extend_from_slice(&thread.to_le_bytes());
-        self.ask(&question, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
+        let mut request = vec![GROUPS];
+        request.extend_from_slice(&thread.to_le_bytes());
+        self.ask(&request, None).map(|(text, _)| String::from_utf8_lossy(&text).into_owned())
     }
 
-    fn ask(&self, question: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(Vec<u8>, Option<OwnedFd>)> {
+    fn ask(&self, request: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         let gone =
             || Error::new(ErrorKind::Fatal, "the porter of this mount has ended: somebody has killed it");
         let control = self.control.lock();
-        send(control.as_fd(), question, passed).map_err(|_| gone())?;
+        send(control.as_fd(), request, passed).map_err(|_| gone())?;
         let mut answer = [0; ANSWER_BYTES_MAX];
         let (count, device) = receive(control.as_fd(), &mut answer).map_err(|_| gone())?;
         let Some((outcome, rest)) = answer[..count].split_first() else { return Err(gone()) };
@@ -143,11 +144,11 @@ pub fn run_porter(control: impl AsFd, dir: &Path, options: &MountOptions, guard:
     let options = &options.within_limits();
     let mut desk =
         Desk { dir, options, guard, guarding: None, ending: Vec::new(), mounted: None, is_served: false };
-    let mut question = [0; 8];
+    let mut request = [0; 8];
     loop {
-        let (count, passed) = receive(control.as_fd(), &mut question)
+        let (count, passed) = receive(control.as_fd(), &mut request)
             .map_err(|errno| Error::from_io(&errno.into(), "hearing the daemon of a mount"))?;
-        let Some((what, rest)) = question[..count].split_first() else { return Ok(()) };
+        let Some((what, rest)) = request[..count].split_first() else { return Ok(()) };
         let answer = desk.answer(*what, rest, passed);
         let (bytes, device) = match answer {
             Ok((rest, device)) => ([&[DONE], &rest[..]].concat(), device),
@@ -157,14 +158,14 @@ pub fn run_porter(control: impl AsFd, dir: &Path, options: &MountOptions, guard:
             }
         };
         let bytes = &bytes[..bytes.len().min(ANSWER_BYTES_MAX)];
-        // A daemon that has gone hears nothing, and the next question is its end.
+        // A failed send means that the daemon has ended; the next receive finds that out and ends this loop.
         let _ = send(control.as_fd(), bytes, device.as_ref().map(AsFd::as_fd));
     }
 }
 
 impl Drop for Desk<'_> {
-    /// The daemon has ended. One that has asked nothing behind its mount has served nothing by it: nobody is to find a mount
-    /// that never answers.
+    /// The daemon has ended. If it requested nothing after the mount, it never served it: the mount is removed, or programs
+    /// would hang on it.
     fn drop(&mut self) {
         if let Some(mounted) = self.mounted.as_ref().filter(|_| !self.is_served) {
             let _ = unmount_own(mounted, true);
@@ -172,7 +173,7 @@ impl Drop for Desk<'_> {
     }
 }
 
-/// What the porter knows.
+/// The porter's state.
 struct Desk<'options> {
     dir: &'options Path,
     options: &'options MountOptions,
@@ -181,7 +182,7 @@ struct Desk<'options> {
     /// Guards that were killed, and are there until the drops that they are in come back.
     ending: Vec<Child>,
     mounted: Option<MountPoint>,
-    /// The daemon has got the mount, and asked for more.
+    /// The daemon has received the mount, and has made another request since.
     is_served: bool,
 }
 
@@ -206,7 +207,7 @@ impl Desk<'_> {
                 Some(mounted) => unmount_own(mounted, what == DETACH).map(done),
                 None => Err(Error::new(ErrorKind::NotFound, "nothing is mounted yet")),
             },
-            (LOOK, None) => read_of(rest, "syscall").map(|text| (text, None)),
+            (SYSCALL, None) => read_of(rest, "syscall").map(|text| (text, None)),
             (GROUPS, None) => {
                 let status = read_of(rest, "status")?;
                 let lines = status.split_inclusive(|byte| *byte == b'\n');
@@ -241,9 +242,9 @@ impl Desk<'_> {
 /// The lines of a thread's status that say as which user it runs; the porter passes on no others.
 const IDENTITY: [&[u8]; 3] = [b"Uid:", b"Gid:", b"Groups:"];
 
-/// What `/proc` has of the thread that a question names.
-fn read_of(question: &[u8], name: &str) -> Result<Vec<u8>> {
-    let thread = question.try_into().map(u32::from_le_bytes).map_err(|_| unasked())?;
+/// What `/proc` has of the thread that a request names.
+fn read_of(request: &[u8], name: &str) -> Result<Vec<u8>> {
+    let thread = request.try_into().map(u32::from_le_bytes).map_err(|_| unasked())?;
     let path = format!("/proc/{thread}/{name}");
     std::fs::read(&path).map_err(|error| Error::from_io(&error, &path))
 }

@@ -1,4 +1,4 @@
-//! A mount and the loop that answers it.
+//! A mounted file system, and the loop that reads its requests.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -19,7 +19,7 @@ use crate::guard::Guard;
 use crate::init::{Agreed, agree, request_pages_limit};
 use crate::mount::{check_mount_point, mount, take_away};
 use crate::mounts::{MountPoint, mount_on};
-use crate::notifier::Way;
+use crate::notifier::Channel;
 use crate::porter::Porter;
 use crate::workers::{Control, Pool, lost};
 use crate::{BackingFiles, FileSystem, MountOptions, Notifier, RequestCounts, Workers, bdi};
@@ -220,11 +220,11 @@ impl Session {
     /// Tells the kernel what to forget; it does nothing once the session has ended.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        let way = match &self.guard {
-            Some(guard) => Way::Guarded(Arc::downgrade(guard)),
-            None => Way::Here(Arc::downgrade(self.device())),
+        let channel = match &self.guard {
+            Some(guard) => Channel::Guarded(Arc::downgrade(guard)),
+            None => Channel::Here(Arc::downgrade(self.device())),
         };
-        Notifier { way, delays: self.delays.clone(), dropped: self.dropped.clone() }
+        Notifier { channel, delays: self.delays.clone(), dropped: self.dropped.clone() }
     }
 
     /// From now on requests, their answers and [`Session::notifier`]'s drops wait as this file says: four bytes for each kind of operation
@@ -233,8 +233,8 @@ impl Session {
         self.delays = Some(Arc::new(Delays::new(file)));
     }
 
-    /// From now on [`Session::notifier`] tells the kernel by way of a process of its own, which the porter starts: this one
-    /// can then be killed at any time, and programs hear of it.
+    /// From now on [`Session::notifier`] sends its notifications through the guard ([`Guard`]), which the porter starts. This
+    /// process can then be killed at any time, and programs get errors instead of hanging.
     ///
     /// # Errors
     /// When it cannot be started, or this process may not open the device a second time.

@@ -1,7 +1,7 @@
-//! Which requests are handled at once, and which wait for their turn.
+//! Decides which requests are handled at once and which are queued.
 //!
-//! A worker knows what a request is only when it has read it. Where all that may wait for something do, those that
-//! others wait for must still be answered: what is less urgent is put aside, and handled by the next worker that is free.
+//! A worker sees what a request is only after it has read it. When as many requests as allowed are blocked, those that
+//! others depend on must still be answered. So a less urgent request is queued, and the next free worker handles it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

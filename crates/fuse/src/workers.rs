@@ -1,4 +1,4 @@
-//! The threads that answer requests: as many as are waiting for something, up to a limit.
+//! The threads that handle requests: there are as many as requests that block, up to a limit.
 
 use std::collections::HashMap;
 use std::os::unix::thread::{JoinHandleExt, RawPthread};

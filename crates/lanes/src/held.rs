@@ -1,5 +1,5 @@
-//! Information for people about leases on bytes: which session has what, which waits for which, and which
-//! pages change owners.
+//! A report for people on leases on bytes: which session has what, which waits for which, and which pages change
+//! owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 

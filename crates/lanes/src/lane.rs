@@ -1,4 +1,4 @@
-//! One lane.
+//! The state of one lane that is kept over a restart: its generation, what was lost, and its passthrough.
 
 use std::cmp::Ordering;
 

@@ -1,5 +1,5 @@
-//! The state and rules of a server's lanes: generations, losses, writes that are done, passthroughs to kernels
-//! (passthrough), and changes of bytes that sessions wait for. Bytes themselves stay in `store`.
+//! The state and rules of a server's lanes: generations, losses, writes that are done, passthrough to kernels,
+//! and changes of bytes that sessions wait for. Bytes themselves stay in `store`.
 //!
 //! [`LaneTable`] is the part of a slot that outlives the process. Its queries (`standing`, `cut`, `finish` and
 //! others) change nothing and answer with a [`LaneChange`]; the shell logs that and gives it to
@@ -13,7 +13,7 @@
 //!   and each effect goes to [`Traffic::note`], so that others are notified of it;
 //! - it stops the writes under way in a lane before it cuts or drops it: late bytes must not overwrite newer
 //!   ones;
-//! - one lane begins, is cut, filled or dropped by one task at a time.
+//! - one lane begins, is cut, promoted to or dropped by one task at a time.
 //!
 //! Invariant: `lanes` does no I/O, reads no clock, draws no random number and starts no thread.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Log records for pages that are about to change and that a session still has to drop, and for when it has
-//! dropped them.
+//! The log records about pages that are about to change while a session has them, and about sessions that have
+//! dropped such pages.
 
 use ramlace_base::{ByteRange, SessionId, limits};
 

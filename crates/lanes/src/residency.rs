@@ -1,4 +1,4 @@
-//! Where the bytes of a lane's chunks are.
+//! Which bytes of a lane are in the store, which are holes, and which were lost with another server.
 
 use std::collections::BTreeSet;
 

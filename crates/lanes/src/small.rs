@@ -1,6 +1,8 @@
-//! The sessions that have read the first page of a lane 0 here. A kernel may have that page from when the
-//! file was inline: only the inode's slot knows what others have done to such a page, so a session that
-//! writes it back is checked there first.
+//! The sessions whose kernels certainly have the first page of a lane 0 from this lane, not from the file's inline
+//! bytes.
+//!
+//! While a file is inline, its first page comes from its inode's slot, and that slot alone knows what other sessions
+//! have changed since. So when a session that is not listed here writes such a page back, it is checked there first.
 
 use std::collections::BTreeSet;
 

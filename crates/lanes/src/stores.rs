@@ -1,4 +1,4 @@
-//! Bytes that come from pages of kernels: written through them, or written back from them.
+//! How bytes from kernels' pages are applied: a write through pages, or a write-back.
 
 use ramlace_base::{ByteRange, Result, SessionId};
 

@@ -1,4 +1,4 @@
-//! The lanes of one slot, and the writes that are done in them.
+//! The lanes of one slot, and which writes to them are done.
 
 use std::collections::BTreeMap;
 
@@ -161,14 +161,14 @@ impl LaneTable {
     /// Whether the bytes that a file had inline may be new to its lane 0: nothing else begins a lane of an
     /// inline file, so a lane that knows the message's generation has had it.
     #[must_use]
-    pub fn wants_fill(&self, lane: LaneId, generation: Generation) -> bool {
+    pub fn wants_promotion(&self, lane: LaneId, generation: Generation) -> bool {
         self.get(lane).is_none_or(|lane| lane.generation < generation)
     }
 
     /// How the lane begins with these bytes, if the home says that they are still to be moved. If not, the
     /// message is a late duplicate.
     #[must_use]
-    pub fn fill(lane: LaneId, generation: Generation, answer: &InodeAnswer) -> Option<LaneChange> {
+    pub fn promote(lane: LaneId, generation: Generation, answer: &InodeAnswer) -> Option<LaneChange> {
         let is_leaving = answer.place == BytesPlace::Leaving && answer.generation == generation;
         is_leaving.then_some(LaneChange::Begun { lane, generation, loss: None })
     }

@@ -19,22 +19,22 @@ pub type Notified = (SessionId, Event);
 /// Writes under way, and waits for changes.
 #[derive(Default)]
 pub struct Traffic {
-    under_way: BTreeMap<LaneId, BTreeMap<Writer, ByteRange>>,
+    in_flight: BTreeMap<LaneId, BTreeMap<Writer, ByteRange>>,
     watches: Watches,
 }
 
 impl Traffic {
     /// Bytes of a lane begin to change.
     pub fn begin(&mut self, lane: LaneId, writer: Writer, range: ByteRange) {
-        self.under_way.entry(lane).or_default().insert(writer, range);
+        self.in_flight.entry(lane).or_default().insert(writer, range);
     }
 
     /// The change has ended, in whatever way: bytes of a write that was cut short are there, too.
     pub fn end(&mut self, lane: LaneId, writer: Writer) -> Option<LaneEffect> {
-        let writes = self.under_way.get_mut(&lane)?;
+        let writes = self.in_flight.get_mut(&lane)?;
         let range = writes.remove(&writer);
         if writes.is_empty() {
-            self.under_way.remove(&lane);
+            self.in_flight.remove(&lane);
         }
         range.map(|range| LaneEffect::Changed { lane, range })
     }
@@ -44,14 +44,14 @@ impl Traffic {
     #[must_use]
     pub fn replaced_by(&self, lane: LaneId, writer: Writer, below: Sequence) -> Option<Writer> {
         let of_session = (writer.0, Sequence(0))..=(writer.0, below.max(writer.1));
-        let mut writes = self.under_way.get(&lane)?.range(of_session).map(|(other, _)| *other);
+        let mut writes = self.in_flight.get(&lane)?.range(of_session).map(|(other, _)| *other);
         writes.find(|other| *other == writer || other.1 < below)
     }
 
     /// A write under way in a lane.
     #[must_use]
     pub fn first_of(&self, lane: LaneId) -> Option<Writer> {
-        self.under_way.get(&lane)?.keys().next().copied()
+        self.in_flight.get(&lane)?.keys().next().copied()
     }
 
     /// Does what follows from a step: returns the events that sessions wait for.

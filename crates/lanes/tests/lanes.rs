@@ -1,4 +1,4 @@
-//! Lanes against a model: a file's home, which truncates, fills and hands over, a client that writes and repeats itself,
+//! Lanes against a model: a file's home, which truncates, extends and promotes, a client that writes and repeats itself,
 //! and messages that come late, twice or not at all. The model says what each byte must be.
 //!
 //! The driver below does what the crate requires of a server. With a [`Bug`] planted it forgets one of those
@@ -50,10 +50,10 @@ enum Bug {
     LossIsHole,
     /// A chunk that was written whole stays lost.
     NoRecovery,
-    /// A late message fills the lane again.
-    FillTwice,
+    /// A late message promotes the bytes into the lane again.
+    PromotesTwice,
     /// Bytes that have been given to the lane are asked of the home no more.
-    FillUnasked,
+    PromotesUnasked,
     /// A passthrough that has ended begins.
     LatePassthrough,
     /// A dropped lane is known still.
@@ -75,8 +75,8 @@ const BUGS: &[Bug] = &[
     Bug::HalfChunk,
     Bug::LossIsHole,
     Bug::NoRecovery,
-    Bug::FillTwice,
-    Bug::FillUnasked,
+    Bug::PromotesTwice,
+    Bug::PromotesUnasked,
     Bug::LatePassthrough,
     Bug::DropKeepsLane,
     Bug::SnapshotForgets,
@@ -662,18 +662,18 @@ impl Driver {
                 }
             },
             Message::Fill { generation, ref bytes } => {
-                if !self.table.wants_fill(LANE, generation) && self.bug != Bug::FillTwice {
+                if !self.table.wants_promotion(LANE, generation) && self.bug != Bug::PromotesTwice {
                     return;
                 }
                 let answer = self.answer(Generation(0));
                 let answer = match self.bug {
-                    Bug::FillUnasked | Bug::FillTwice => {
+                    Bug::PromotesUnasked | Bug::PromotesTwice => {
                         answer.map(|answer| InodeAnswer { place: BytesPlace::Leaving, generation, ..answer })
                     }
                     _ => answer,
                 };
-                let fill = answer.and_then(|answer| LaneTable::fill(LANE, generation, &answer));
-                if let Some(change) = fill {
+                let change = answer.and_then(|answer| LaneTable::promote(LANE, generation, &answer));
+                if let Some(change) = change {
                     self.stored = Some((0..).zip(bytes.iter().copied()).collect());
                     self.commit(change);
                     self.model.place = BytesPlace::Lanes;

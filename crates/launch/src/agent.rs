@@ -42,7 +42,7 @@ pub struct Agent<'a> {
 pub enum AgentEnd {
     /// As it was ordered, or without an order.
     Done,
-    /// An order could not be followed; who gave it was told why.
+    /// An order could not be followed; the command that gave it was told why.
     Refused,
 }
 
@@ -51,10 +51,10 @@ impl Agent<'_> {
     ///
     /// Errors: when an answer cannot be passed on.
     pub fn run(self) -> Result<AgentEnd> {
-        let mut desk = Desk { agent: self, heard: Vec::new(), silence: SILENCE_MAX };
+        let mut desk = Desk { agent: self, received: Vec::new(), silence: SILENCE_MAX };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         desk.say(&Answer::Hello { version, protocol: AGENT_PROTOCOL })?;
-        match desk.hear() {
+        match desk.next_order() {
             Ok(Some(Order::Prepare(prepare))) => start(&mut desk, *prepare),
             Ok(Some(Order::Stop { pool, secret, force })) => {
                 let stopped = Secret::from_hex(&secret.0)
@@ -99,7 +99,7 @@ fn start(desk: &mut Desk<'_>, prepare: Prepare) -> Result<AgentEnd> {
 fn follow(desk: &mut Desk<'_>, site: &mut Site) -> Result<bool> {
     desk.say(&site.prepare()?)?;
     loop {
-        let answer = match desk.hear()? {
+        let answer = match desk.next_order()? {
             Some(Order::StartFirst) => site.start_first(&desk.watch()?)?,
             Some(Order::Start { coordinator }) => site.start(&coordinator, &desk.watch()?)?,
             Some(Order::Commit { file }) => site.commit(*file)?,
@@ -152,7 +152,7 @@ fn stop(
 /// Where orders come in and answers go out.
 struct Desk<'a> {
     agent: Agent<'a>,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     silence: Duration,
 }
 
@@ -173,24 +173,24 @@ impl<'a> Desk<'a> {
 
     /// What means, while servers are being started, that they are not wanted any more: anything.
     fn watch(&self) -> Result<[BorrowedFd<'a>; 2]> {
-        if !self.heard.is_empty() {
+        if !self.received.is_empty() {
             return Err(out_of_place());
         }
         Ok([self.agent.orders, self.agent.cancel.fd()])
     }
 
     /// The next order; none when the input has ended, a signal has come, or nothing arrives for long.
-    fn hear(&mut self) -> Result<Option<Order>> {
+    fn next_order(&mut self) -> Result<Option<Order>> {
         let end = Instant::now() + self.silence;
         loop {
-            if let Some(at) = self.heard.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.heard.drain(..=at).collect();
+            if let Some(at) = self.received.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=at).collect();
                 return serde_json::from_slice(&line).map(Some).map_err(|error| {
                     // The line may hold the secret: it is not shown.
                     Error::new(ErrorKind::Protocol, format!("an order makes no sense: {error}"))
                 });
             }
-            if self.heard.len() > MESSAGE_BYTES_MAX {
+            if self.received.len() > MESSAGE_BYTES_MAX {
                 return Err(Error::new(ErrorKind::TooLarge, "an order is too long"));
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -209,7 +209,7 @@ impl<'a> Desk<'a> {
             let mut bytes = [0; 8192];
             match rustix::io::read(self.agent.orders, &mut bytes) {
                 Ok(0) | Err(rustix::io::Errno::IO) => return Ok(None),
-                Ok(count) => self.heard.extend_from_slice(&bytes[..count]),
+                Ok(count) => self.received.extend_from_slice(&bytes[..count]),
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 Err(errno) => return Err(Error::from_io(&errno.into(), "reading orders")),
             }
@@ -228,7 +228,7 @@ mod tests {
     /// What an agent says to orders behind which nothing follows, and how it ends; `open`: the line stays open, and the
     /// agent is cancelled instead.
     fn follow(orders: &[u8], open: bool) -> (AgentEnd, Vec<Answer>) {
-        let (heard, mut line) = std::io::pipe().unwrap();
+        let (input, mut line) = std::io::pipe().unwrap();
         let (cancelled, mut canceller) = std::io::pipe().unwrap();
         line.write_all(orders).unwrap();
         let line = if open {
@@ -240,7 +240,7 @@ mod tests {
         };
         let mut said = Vec::new();
         let agent = Agent {
-            orders: heard.as_fd(),
+            orders: input.as_fd(),
             cancel: Cancel::new(cancelled.as_fd()),
             program: Path::new("/bin/false"),
             answer: &mut |line: &[u8]| {

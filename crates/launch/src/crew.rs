@@ -1,4 +1,5 @@
-//! All hosts of a pool at once: each gets an order, and all answers are awaited.
+//! The agents on all hosts of a pool, one transport command (ssh) each. Orders are sent to all of them at once; their
+//! answers are awaited together, with one deadline. Used by `up` and `down` of a pool on several hosts.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 const NAMED_MAX: usize = 4;
 
 /// An answer of one host, or why there is none.
-pub type Heard = (usize, Result<Answer>);
+pub type HostAnswer = (usize, Result<Answer>);
 
 /// The agents of all hosts, in the order of the hosts file.
 pub struct Crew<'a> {
@@ -59,7 +60,7 @@ impl<'a> Crew<'a> {
         &self.remotes[index].host
     }
 
-    /// Who hears of this crew, to hear of another one meanwhile.
+    /// The progress listener of this crew, lent to another crew that works in between.
     pub fn listener(&mut self) -> &mut dyn Listener {
         self.listener
     }
@@ -85,11 +86,11 @@ impl<'a> Crew<'a> {
     }
 
     fn all(&mut self, doing: &'static str, hosts: Vec<usize>) -> Result<Vec<Answer>> {
-        let mut heard = self.listen(doing, hosts, true);
-        heard.sort_by_key(|(index, _)| *index);
-        let mut answers = Vec::with_capacity(heard.len());
+        let mut received = self.listen(doing, hosts, true);
+        received.sort_by_key(|(index, _)| *index);
+        let mut answers = Vec::with_capacity(received.len());
         let mut failures = Vec::new();
-        for (_, result) in heard {
+        for (_, result) in received {
             match result {
                 Ok(answer) => answers.push(answer),
                 Err(error) => failures.push(error),
@@ -116,21 +117,21 @@ impl<'a> Crew<'a> {
         doing: &'static str,
         mut waiting: Vec<usize>,
         all_or_nothing: bool,
-    ) -> Vec<Heard> {
+    ) -> Vec<HostAnswer> {
         self.listener.begins(doing);
         let end = Instant::now() + self.patience;
-        let mut heard: Vec<Heard> = Vec::new();
+        let mut received: Vec<HostAnswer> = Vec::new();
         loop {
             let remotes = &mut self.remotes;
             waiting.retain(|index| match remotes[*index].next() {
                 Some(result) => {
-                    heard.push((*index, result));
+                    received.push((*index, result));
                     false
                 }
                 None => true,
             });
-            if waiting.is_empty() || (all_or_nothing && heard.iter().any(|(_, result)| is_final(result))) {
-                return heard;
+            if waiting.is_empty() || (all_or_nothing && received.iter().any(|(_, result)| is_final(result))) {
+                return received;
             }
             let why: Option<fn(&Remote, Duration) -> Error> = if self.cancel.came() {
                 Some(|_, _| interrupted())
@@ -141,10 +142,10 @@ impl<'a> Crew<'a> {
             };
             if let Some(why) = why {
                 let patience = self.patience;
-                heard.extend(
+                received.extend(
                     waiting.into_iter().map(|index| (index, Err(why(&self.remotes[index], patience)))),
                 );
-                return heard;
+                return received;
             }
             let names: Vec<&str> = waiting.iter().map(|index| &self.remotes[*index].host[..]).collect();
             self.listener.waits_for(&names, self.remotes.len());

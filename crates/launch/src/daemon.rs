@@ -31,7 +31,7 @@ pub struct Daemon {
     pub ready: bool,
     log: PathBuf,
     pipe: PipeReader,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Daemon {
@@ -63,7 +63,7 @@ impl Daemon {
             ready: false,
             log,
             pipe,
-            heard: Vec::new(),
+            received: Vec::new(),
         })
     }
 
@@ -75,9 +75,9 @@ impl Daemon {
         if count == 0 {
             return Err(self.failed("it ended without a word"));
         }
-        self.heard.extend_from_slice(&bytes[..count]);
-        while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.heard.drain(..=end).collect();
+        self.received.extend_from_slice(&bytes[..count]);
+        while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.received.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line[..end]).into_owned();
             match line.split_once(' ').unwrap_or((&line, "")) {
                 ("listening", address) => self.address = Some(address.to_owned()),

@@ -71,7 +71,7 @@ impl Start<'_> {
             None => self.bring_up(&mut crew),
         };
         let error = match outcome {
-            Ok((file, reports)) => match self.settle(&mut crew, &file, cancel) {
+            Ok((file, reports)) => match self.finish_start(&mut crew, &file, cancel) {
                 Ok(()) => return Ok((file, reports)),
                 Err(error) => error,
             },
@@ -219,7 +219,7 @@ impl Start<'_> {
 
     /// Writes pool.json here and ends the agents. When one of them does not end as it should, the others have
     /// ended already: the whole pool is stopped by new ones.
-    fn settle(&self, crew: &mut Crew<'_>, file: &PoolFile, cancel: Cancel<'_>) -> Result<()> {
+    fn finish_start(&self, crew: &mut Crew<'_>, file: &PoolFile, cancel: Cancel<'_>) -> Result<()> {
         if cancel.came() {
             return Err(Error::new(ErrorKind::Busy, "stopped by a signal before it was done"));
         }
@@ -286,12 +286,12 @@ mod tests {
 
     /// What hosts were asked for, and how often they were waited for.
     #[derive(Default)]
-    struct Heard {
+    struct Observed {
         asked: Vec<&'static str>,
         waited: usize,
     }
 
-    impl Listener for Heard {
+    impl Listener for Observed {
         fn begins(&mut self, doing: &'static str) {
             self.asked.push(doing);
         }
@@ -303,7 +303,7 @@ mod tests {
     }
 
     /// How a start on one host fails by a transport that reaches no agent.
-    fn failure(name: &str, transport: &str, cancelled: bool) -> (Error, Heard) {
+    fn failure(name: &str, transport: &str, cancelled: bool) -> (Error, Observed) {
         let base = std::env::temp_dir().join(format!("ramlace-start-{name}-{}", std::process::id()));
         let directory = PoolDirectory::within(&base, "lab").unwrap();
         directory.create().unwrap();
@@ -324,22 +324,22 @@ mod tests {
         if cancelled {
             write.write_all(b"!").unwrap();
         }
-        let mut heard = Heard::default();
+        let mut observed = Observed::default();
         let cancel = Cancel::new(read.as_fd());
-        let error = start_on_hosts(&plan, &transport, &directory, cancel, &mut heard).unwrap_err();
+        let error = start_on_hosts(&plan, &transport, &directory, cancel, &mut observed).unwrap_err();
         assert!(!directory.exists().unwrap());
         std::fs::remove_dir(&base).unwrap();
-        (error, heard)
+        (error, observed)
     }
 
     #[test]
     fn what_a_transport_says_instead_of_an_agent_is_told_with_its_host() {
-        let (error, heard) = failure("ends", "sh -c 'sleep 0.2; echo unlucky >&2; exit 3'", false);
+        let (error, observed) = failure("ends", "sh -c 'sleep 0.2; echo unlucky >&2; exit 3'", false);
         assert_eq!(error.kind(), ErrorKind::HostDown);
         let told = error.message();
         assert!(told.starts_with("host n1: ") && told.contains("3, and said: unlucky"), "{told}");
-        assert_eq!(heard.asked[0], "reaching");
-        assert!(heard.waited > 0);
+        assert_eq!(observed.asked[0], "reaching");
+        assert!(observed.waited > 0);
         let (error, _) = failure("none", "/no/such/transport", false);
         assert!(error.message().contains("cannot be started"), "{error}");
     }

@@ -9,7 +9,7 @@
 //! machine. For many, `hosts` and `hosts_plan` say what each has, `agent_protocol` is what is said between the machines:
 //! by `agent` and `agent_site` there, by `remote` (one host) and `crew` (all of them) here, for `hosts_start` and `hosts_stop`.
 //!
-//! Invariant: prints nothing, reads no command line and catches no signal; servers outlive who has started them, and a start
+//! Invariant: prints nothing, reads no command line and catches no signal; servers outlive the process that started them, and a start
 //! that fails leaves none, or its error says where.
 #![deny(unsafe_code)]
 

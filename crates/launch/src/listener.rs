@@ -1,6 +1,7 @@
-//! Who is told how it goes while many hosts are waited for.
+//! Progress of a start or stop on many hosts, for the caller to display. The crew ([`crate::crew`]) reports it; the
+//! command's progress line implements it.
 
-/// Hears which hosts are waited for, in the thread that starts or stops the pool.
+/// Called in the thread that starts or stops the pool, while hosts are waited for.
 pub trait Listener {
     /// What the hosts are asked for now, as a participle: `starting`.
     fn begins(&mut self, doing: &'static str);

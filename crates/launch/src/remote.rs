@@ -89,7 +89,7 @@ pub struct Remote {
     stdin: Option<ChildStdin>,
     to_say: Vec<u8>,
     stdout: Option<ChildStdout>,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     stderr: Option<ChildStderr>,
     said: Vec<u8>,
     greeted: bool,
@@ -125,7 +125,7 @@ impl Remote {
             stdin,
             to_say: Vec::new(),
             stdout,
-            heard: Vec::new(),
+            received: Vec::new(),
             stderr,
             said: Vec::new(),
             greeted: false,
@@ -173,7 +173,7 @@ impl Remote {
     /// Moves bytes, as far as the pipes have or take some.
     pub fn pump(&mut self) {
         self.push();
-        if pull(&mut self.stdout, &mut self.heard, MESSAGE_BYTES_MAX) {
+        if pull(&mut self.stdout, &mut self.received, MESSAGE_BYTES_MAX) {
             self.silent_since = Some(Instant::now());
         }
         pull(&mut self.stderr, &mut self.said, usize::MAX);
@@ -195,8 +195,8 @@ impl Remote {
 
     /// The next answer, if there is one; the end of the transport is an error.
     pub fn next(&mut self) -> Option<Result<Answer>> {
-        while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.heard.drain(..=end).collect();
+        while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.received.drain(..=end).collect();
             match serde_json::from_slice::<Answer>(&line) {
                 Ok(answer) => return Some(self.take(answer)),
                 // A login may greet people before it runs the command.
@@ -207,8 +207,10 @@ impl Remote {
                 return Some(Err(self.misunderstood(&line)));
             }
         }
-        if self.heard.len() >= MESSAGE_BYTES_MAX || (!self.greeted && self.heard.len() > NOISE_BYTES_MAX) {
-            let line = std::mem::take(&mut self.heard);
+        if self.received.len() >= MESSAGE_BYTES_MAX
+            || (!self.greeted && self.received.len() > NOISE_BYTES_MAX)
+        {
+            let line = std::mem::take(&mut self.received);
             return Some(Err(self.misunderstood(&line)));
         }
         self.has_ended().then(|| Err(self.ended()))

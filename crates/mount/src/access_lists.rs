@@ -1,12 +1,12 @@
-//! Access control lists: answers to the kernel's requests, and what the kernel may cache of them.
+//! Access control lists: the answers to the kernel's requests, and which of them the kernel may cache.
 //!
 //! The kernel checks rights by lists before it sends the mount any request, so it asks for the list of every
 //! inode of another user. It caches the answer, also that there is none, until it gets new attributes of the
 //! inode or is told to drop them. Its checks ask for attributes when those have expired, but a read of a list
 //! by a descriptor gets the cached one, however old it is. So the kernel may cache a list only while its
-//! inode's attributes are leased: a recall drops both, and what is left when the lease expires is dropped
-//! here, within the margin by which servers wait longer than kernels use their answers. No other answer may
-//! be cached: the kernel is told to drop the list before it gets it.
+//! inode's attributes are leased. A recall drops both. When the lease expires, the list is dropped from here
+//! ([`crate::kept_lists`]), before servers stop to wait for the holders of the lease. If the attributes are not
+//! leased, the kernel is told to drop the list before it gets the answer.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::xattrs::XattrName;

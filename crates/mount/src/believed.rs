@@ -1,8 +1,9 @@
-//! What the kernel may cache under leases and until when, and what is kept to answer its next request. Pure:
-//! the time is an argument.
+//! The state of the leases on attributes and names that this mount has: what the kernel may cache and until when,
+//! what was recalled, and what is kept to answer the kernel's next request. [`crate::leases`] drives it. Pure: the
+//! time is an argument; the simulator drives it, too.
 //!
-//! An answer is judged by the state when its request was sent: it says nothing about what was recalled since,
-//! or changed here.
+//! An answer counts as of the time when its request was sent ([`Asked`]): what was recalled or changed here since
+//! then is not in it, perhaps, so a lease that came with it is not used.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const RENEWED_WITH: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
 /// What a lease is on.
 pub type Subject = (InodeId, Leased);
 
-/// A request that is about to be sent.
+/// When a request was sent, in time and in recalls.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub(crate) at: Instant,
@@ -33,7 +34,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// For facts that depend on the answers to both.
+    /// The earlier one of two: for what follows from both answers.
     pub(crate) fn earlier(self, other: Asked) -> Asked {
         Asked { at: self.at.min(other.at), marks: self.marks.min(other.marks), ..self }
     }
@@ -42,14 +43,14 @@ impl Asked {
 /// What the kernel may cache, what was recalled, and what is kept.
 #[derive(Default)]
 pub struct State {
-    /// Grows with each mark.
+    /// The number of marks so far. A mark is a recall, or a change made here.
     marks: u64,
-    /// The mark of the last recall, or change made here: answers to older requests are not valid.
+    /// The last mark of each subject: answers to older requests are not valid.
     marked: HashMap<Subject, u64>,
-    /// Marks up to this one are forgotten.
+    /// Marks up to this one are not in `marked` any more: answers to requests from before it are not valid.
     forgotten: u64,
-    /// Until when at most the kernel may use what it was told: it counts a lifetime from when it processes
-    /// the answer, and in whole ticks, so the margin that servers wait counts here, too.
+    /// Until when at most the kernel may use what it was given. It counts a lifetime from when it processes
+    /// the reply, and in whole ticks, so the margin that servers wait counts here, too.
     pub(crate) given: HashMap<Subject, Given>,
     /// Answers to requests that the kernel may repeat.
     pub(crate) kept: Kept,
@@ -57,17 +58,18 @@ pub struct State {
     pub(crate) doubted: HashMap<Slot, usize>,
 }
 
-/// What the kernel was told under a lease.
+/// What the kernel was given under a lease: attributes, or names of a directory.
 pub struct Given {
-    /// From then on no server relies on it.
+    /// From then on the lease has ended for every server: it waits for no recall of it.
     pub(crate) over: Instant,
     /// The attributes say that there are extended attributes.
     pub(crate) xattrs: bool,
-    /// It will be noticed when the kernel has all answers that contain it.
+    /// [`crate::replies_in_flight`] will know when the kernel has processed all replies that contain it.
     pub(crate) tracked: bool,
 }
 
-/// Attributes that are kept for the kernel, and the request that they answer, as if it had just been sent.
+/// Kept attributes under a valid lease, which is renewed where needed, and the request that they count as the
+/// answer to.
 pub fn kept_attributes(
     state: &Mutex<State>,
     asked: Asked,
@@ -85,7 +87,7 @@ pub fn kept_attributes(
     state.lock().is_newer(asked, (inode, Leased::Attributes)).then_some((attributes, asked))
 }
 
-/// The same for where a name leads.
+/// The same for what a name leads to.
 pub(crate) fn kept_name(
     state: &Mutex<State>,
     asked: Asked,
@@ -100,9 +102,9 @@ pub(crate) fn kept_name(
     (is_newer(Leased::Names) && is_newer(Leased::Attributes)).then_some((named, asked))
 }
 
-/// The request that stands for what is kept, at the time of its lease's last renewal: a lease is renewed when
-/// half of it is over. `None` if it cannot be. While the lease lasts, a caller does not wait for another
-/// thread's renewal.
+/// Renews the lease of what is kept, if half of it is over. Returns the request that it counts as the answer to:
+/// the last renewal. `None` if the lease has expired and cannot be renewed. `renew` is told whether to wait for
+/// another thread's renewal: only if the lease has expired.
 fn renewed(
     asked: Asked,
     renew: impl FnOnce(bool) -> Option<Renewed>,
@@ -122,12 +124,13 @@ fn renewed(
 }
 
 impl State {
-    /// A request that is sent now.
-    pub fn question(&self, at: Instant, thread: u32) -> Asked {
+    /// Notes the time at which a request is sent, for its answer to be judged by.
+    pub fn request(&self, at: Instant, thread: u32) -> Asked {
         Asked { at, marks: self.marks, thread }
     }
 
-    /// The kernel is told this under a lease that came with the answer; returns for how long it may use it.
+    /// The kernel is given something under a lease that came with the answer to this request. Returns the lifetime
+    /// for the reply; `None` if the lease must not be used.
     pub fn give(
         &mut self,
         asked: Asked,
@@ -154,14 +157,15 @@ impl State {
         }
     }
 
-    /// A lease is recalled. Returns until when the kernel may use what it was told under it, if anything: the
-    /// kernel has to drop that.
+    /// A server recalls a lease. Returns until when the kernel may use what it was given under that lease; the
+    /// caller has to make the kernel drop it. `None` if it was given nothing.
     pub fn recall(&mut self, subject: Subject) -> Option<Instant> {
         self.kept.recall(subject.0, subject.1);
         Some(self.mark(subject)?.over)
     }
 
-    /// The session has ended, and its leases with it. Returns what the kernel was told.
+    /// The session has ended, and its leases with it. Returns everything that the kernel was given, which the
+    /// caller has to make it drop.
     pub fn end(&mut self) -> Vec<(Subject, Instant)> {
         self.forget_marks();
         self.kept.clear();
@@ -169,15 +173,17 @@ impl State {
         self.given.drain().map(|(subject, given)| (subject, given.over)).collect()
     }
 
-    /// Whether nothing was recalled since the request was sent, and the slot is not in doubt, where changes
-    /// would not be recalled.
+    /// Whether the answer to this request may be used: nothing of the subject was recalled or changed since the
+    /// request was sent, and its slot is not in doubt ([`State::doubt`]).
     pub fn is_newer(&self, asked: Asked, subject: Subject) -> bool {
         asked.marks >= self.forgotten
             && self.marked.get(&subject).is_none_or(|mark| *mark <= asked.marks)
             && !self.doubted.contains_key(&subject.0.slot())
     }
 
-    /// Returns what the kernel was told of a slot whose doubt begins or ends.
+    /// A slot's doubt begins or ends: a change of this mount was cancelled that its server may still make, and
+    /// would not recall from this mount. Nothing of the slot is kept meanwhile. Returns what the kernel was given
+    /// of it, which the caller has to make it drop.
     pub fn doubt(&mut self, slot: Slot, doubt: Doubt) -> Vec<(Subject, Instant)> {
         self.forget_marks();
         let count = self.doubted.get(&slot).copied().unwrap_or_default();
@@ -219,7 +225,7 @@ impl State {
         }
     }
 
-    /// It is not known which inodes' attributes have changed.
+    /// Attributes have changed, and it is not known of which inodes.
     pub(crate) fn forget_attributes(&mut self) {
         self.forget_marks();
         self.kept.forget_all_attributes();
@@ -237,8 +243,8 @@ impl State {
         }
     }
 
-    /// The same; returns what the kernel was told, even if its time is over: the kernel uses a delayed answer
-    /// from when it gets it.
+    /// The same; returns what the kernel was given, even if its time is over: the lifetime of a delayed reply
+    /// begins when the kernel gets it.
     pub fn mark(&mut self, subject: Subject) -> Option<Given> {
         self.outdate(subject);
         self.given.remove(&subject)
@@ -253,19 +259,19 @@ mod tests {
 
     const FILE: Subject = (DIRECTORY, Leased::Attributes);
 
-    fn question(state: &State) -> Asked {
-        state.question(Instant::now(), 1)
+    fn request(state: &State) -> Asked {
+        state.request(Instant::now(), 1)
     }
 
     #[test]
-    fn an_answer_to_a_question_from_before_a_recall_is_not_believed() {
+    fn an_answer_to_a_request_from_before_a_recall_is_not_believed() {
         let mut state = State::default();
-        let before = question(&state);
+        let before = request(&state);
         assert!(state.is_newer(before, FILE));
         assert!(state.mark(FILE).is_none(), "the kernel had nothing");
         assert!(!state.is_newer(before, FILE));
         assert!(state.is_newer(before, (FILE.0, Leased::Names)), "that is another lease");
-        assert!(state.is_newer(question(&state), FILE));
+        assert!(state.is_newer(request(&state), FILE));
     }
 
     /// What is known of a directory under expired leases: that nothing is in it, or where one name leads.
@@ -284,7 +290,7 @@ mod tests {
         let (empty, full) = (0, 1);
         for (size, what) in [(empty, Leased::Attributes), (full, Leased::Names), (full, Leased::Attributes)] {
             let (state, then) = known(size);
-            let asked = question(&state.lock());
+            let asked = request(&state.lock());
             let renews = |_| Some(Renewed { since: then - Duration::from_secs(1), asked: Instant::now() });
             let recalled = |_| {
                 state.lock().recall((FILE.0, what));
@@ -308,7 +314,7 @@ mod tests {
     #[test]
     fn what_was_known_before_a_server_took_leases_is_not_renewed() {
         let (state, then) = known(1);
-        let asked = question(&state.lock());
+        let asked = request(&state.lock());
         let later = |_| Some(Renewed { since: then + Duration::from_secs(1), asked: Instant::now() });
         // Something else of the directory is known under a present lease.
         state.lock().kept.keep_name(FILE.0, b"other", Named::At(InodeId(72)), Instant::now());
@@ -338,19 +344,19 @@ mod tests {
         state.kept.keep_attributes(&Attributes { inode: elsewhere, ..directory(0) }, Instant::now());
         let over = Instant::now();
         state.given.insert(FILE, Given { over, xattrs: false, tracked: true });
-        let before = question(&state);
+        let before = request(&state);
         assert_eq!(state.doubt(FILE.0.slot(), Doubt::Begins), [(FILE, over)], "the kernel drops it");
         assert!(state.kept.name(FILE.0, b"name").is_none() && state.kept.attributes(FILE.0).is_none());
         assert!(state.kept.attributes(elsewhere).is_some(), "another slot");
-        assert!(state.is_newer(question(&state), (elsewhere, Leased::Attributes)));
-        assert!(!state.is_newer(before, FILE) && !state.is_newer(question(&state), FILE));
+        assert!(state.is_newer(request(&state), (elsewhere, Leased::Attributes)));
+        assert!(!state.is_newer(before, FILE) && !state.is_newer(request(&state), FILE));
         state.doubt(FILE.0.slot(), Doubt::Begins);
         state.doubt(FILE.0.slot(), Doubt::Ends);
-        let between = question(&state);
+        let between = request(&state);
         assert!(!state.is_newer(between, FILE), "another is not over");
         state.doubt(FILE.0.slot(), Doubt::Ends);
         assert!(!state.is_newer(between, FILE), "its answer may be of before");
-        assert!(state.is_newer(question(&state), FILE));
+        assert!(state.is_newer(request(&state), FILE));
     }
 
     // SEMANTICS 77.2
@@ -384,12 +390,12 @@ mod tests {
     #[test]
     fn forgotten_marks_void_whatever_was_asked_before() {
         let mut state = State::default();
-        let before = question(&state);
+        let before = request(&state);
         for inode in 0..=MARKS_MAX as u64 {
             state.mark((InodeId(100 + inode), Leased::Attributes));
         }
         assert!(state.marked.len() <= MARKS_MAX);
         assert!(!state.is_newer(before, FILE));
-        assert!(state.is_newer(question(&state), FILE));
+        assert!(state.is_newer(request(&state), FILE));
     }
 }

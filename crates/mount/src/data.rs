@@ -61,8 +61,8 @@ impl PoolFileSystem {
         for_pages: Option<u64>,
     ) -> Result<Read> {
         let open = self.handles.get(number)?;
-        open.settle(&self.versions, &self.handles);
-        if open.handed && for_pages.is_some() {
+        open.finish_open(&self.versions, &self.handles);
+        if open.passthrough && for_pages.is_some() {
             // `splice` fills pages even if the kernel was told to keep none, and would show them after newer
             // stores.
             return Err(Error::new(
@@ -192,7 +192,7 @@ impl PoolFileSystem {
     ) -> Result<Written> {
         let open = self.handles.get(number)?;
         if !flags.cached {
-            open.settle(&self.versions, &self.handles);
+            open.finish_open(&self.versions, &self.handles);
         }
         if flags.kill_set_id {
             self.drop_set_id(&open.file, caller)?;
@@ -211,7 +211,7 @@ impl PoolFileSystem {
             }
             // If the kernel keeps no pages of what this descriptor writes, the write need not go through
             // pages.
-            let written = match open.append || open.handed || open.mode == Mode::Strict {
+            let written = match open.append || open.passthrough || open.mode == Mode::Strict {
                 true => open.file.write_at(bytes, offset).map(Written::plainly),
                 false => self.write_through(&open.file, offset, bytes, unique),
             }?;
@@ -336,9 +336,9 @@ impl PoolFileSystem {
     /// and tells the home the time.
     pub(crate) fn publish(&self, number: u64) -> Result<()> {
         let open = self.handles.get(number)?;
-        open.settle(&self.versions, &self.handles);
-        if open.handed {
-            self.handed.publish(open.file.inode())?;
+        open.finish_open(&self.versions, &self.handles);
+        if open.passthrough {
+            self.passthrough.publish(open.file.inode())?;
         }
         self.await_published(open.file.inode())?;
         match open.file.sync() {
@@ -364,15 +364,15 @@ impl PoolFileSystem {
                 return;
             }
         };
-        open.settle(&self.versions, &self.handles);
-        let handed = open.handed;
+        open.finish_open(&self.versions, &self.handles);
+        let passthrough = open.passthrough;
         let seek = move |written: Result<()>| {
             match written.and_then(|()| open.file.seek(offset, sought)) {
                 Ok(found) => reply.seeked(found),
                 Err(error) => reply.error(error.errno()),
             };
         };
-        if self.handles.is_written_here(inode) && !handed {
+        if self.handles.is_written_here(inode) && !passthrough {
             self.refresher.after_writing_back(inode, Box::new(seek));
         } else {
             seek(Ok(()));

@@ -67,10 +67,10 @@ pub(crate) struct PendingDrops(Weak<Shared>);
 impl PendingDrops {
     /// Whether the kernel may have pages of this file although others were told that nobody waits for them.
     pub(crate) fn has(&self, inode: InodeId) -> bool {
-        let is_owed = |shared: Arc<Shared>| {
+        let is_pending = |shared: Arc<Shared>| {
             shared.modes.of(inode) == Mode::Relaxed && shared.lock().drops.is_pending(inode)
         };
-        self.0.upgrade().is_some_and(is_owed)
+        self.0.upgrade().is_some_and(is_pending)
     }
 }
 

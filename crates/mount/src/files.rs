@@ -26,9 +26,11 @@ const ASKED_AGAIN_MAX: u32 = 3;
 const FOR_EXECUTION: u32 = 0x20;
 
 impl PoolFileSystem {
-    /// Attributes, and how long the kernel may use them: none that are older than what another call was answered since.
+    /// The attributes of a node, and how long the kernel may use them. They are not older than what any other reply has
+    /// contained since.
     ///
-    /// Without a descriptor the kernel asks for an `fstat` too, and who has mapped the file goes by the answer.
+    /// This also serves `fstat`, for which the kernel names no descriptor: a program that has mapped the file relies on
+    /// the size.
     pub(crate) fn attributes_in_order(
         &self,
         node: u64,
@@ -56,7 +58,7 @@ impl PoolFileSystem {
     /// here has open.
     fn attributes_now(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
         // If the home does not answer, the next request reports that.
-        let _ = self.handed.publish(inode);
+        let _ = self.passthrough.publish(inode);
         if let Some(attributes) = self.raw().promised_attributes(inode) {
             self.handles.note(&attributes);
             return Ok((attributes, Duration::ZERO));
@@ -76,7 +78,7 @@ impl PoolFileSystem {
                 let offered = Offered::of(&leased.info.attributes, leased.attributes && one_number);
                 let valid = self.leases.attributes(asked, offered);
                 // Stores of programs without asking change the times, and no server recalls that.
-                let valid = if self.handed.may_be_stored_into(inode) { Duration::ZERO } else { valid };
+                let valid = if self.passthrough.may_be_stored_into(inode) { Duration::ZERO } else { valid };
                 Ok((leased.info.attributes, valid))
             }
             Err(error) if error.kind() == ErrorKind::Stale => {
@@ -130,7 +132,7 @@ impl PoolFileSystem {
         // If the file existed before, or is stored into without asking, the kernel has to ask for the
         // attributes.
         let attributes =
-            opened.leased.attributes && opened.created && !self.handed.may_be_stored_into(made.inode);
+            opened.leased.attributes && opened.created && !self.passthrough.may_be_stored_into(made.inode);
         let leased = EntryLeased { attributes, ..opened.leased };
         let entry = entry(made, self.leases.made(asked, (parent, leased), made));
         // It counts as known from here on. A FORGET of what the kernel knew of it before may have come after
@@ -165,20 +167,20 @@ impl PoolFileSystem {
         // Stores into files under passthrough are not noticed.
         let passthrough = match mode {
             Mode::Strict => None,
-            _ => self.handed.open(&file, if cut { 0 } else { attributes.size })?,
+            _ => self.passthrough.open(&file, if cut { 0 } else { attributes.size })?,
         };
-        let handed = passthrough.is_some();
+        let passed_through = passthrough.is_some();
         // Only the home knows where the end is: an appended byte must not lie in a page that the kernel put
         // elsewhere. And only a server reserves memory for what is written. In a strict file the bytes would
         // be seen here before they are seen elsewhere.
-        let direct_io = append || ((handed || mode == Mode::Strict) && rights_of(flags).write);
-        let open = OpenFile::new(file, append, handed, mode, version, &self.write_errors);
+        let direct_io = append || ((passed_through || mode == Mode::Strict) && rights_of(flags).write);
+        let open = OpenFile::new(file, append, passed_through, mode, version, &self.write_errors);
         let number = self.handles.add(open, attributes, since);
         if rights_of(flags).write {
             // What is kept of its attributes will be outdated when it is closed.
             self.leases.forget_kept(attributes.inode);
         }
-        let keep = self.locks.pages_are_of(attributes.inode, version) && !cut && !handed;
+        let keep = self.locks.pages_are_of(attributes.inode, version) && !cut && !passed_through;
         // Pages from before were cached by the rules of another mode.
         let keep = !self.modes.note(attributes.inode, mode) && keep;
         // Pages that were read from holes have no memory, and the kernel would not ask before a store.
@@ -193,7 +195,7 @@ impl PoolFileSystem {
     pub(crate) fn release(&self, number: u64) {
         if let Some(open) = self.handles.remove(number) {
             if open.mode != Mode::Strict {
-                self.handed.close(&open.file, open.handed);
+                self.passthrough.close(&open.file, open.passthrough);
             }
             let (inode, wrote) = (open.file.inode(), open.file.rights().write);
             let asked = self.leases.ask();
@@ -243,7 +245,7 @@ impl PoolFileSystem {
         caller: Caller,
     ) -> Result<Option<Attributes>> {
         // Earlier stores must not be reported with a time later than the one that is set now.
-        let _ = self.handed.publish(inode);
+        let _ = self.passthrough.publish(inode);
         // The kernel writes back no page of the file before this is answered.
         let _cutting = changes.size.map(|_| self.pages.begin_cut(inode));
         let mut latest = None;

@@ -1,4 +1,5 @@
-//! Passes each request of the kernel to the method that serves it, and the result to the reply.
+//! The entry point of the kernel's requests: calls the method that handles each of them, and sends its result as the
+//! reply.
 
 use std::time::Duration;
 
@@ -122,7 +123,7 @@ impl PoolFileSystem {
         self.counted(reply.entry(entry), entry)
     }
 
-    /// The kernel was told of an entry; if it no longer wanted the reply (`heard` is false), the entry does
+    /// The kernel was sent an entry; if it no longer wanted the reply (`accepted` is false), the lookup does
     /// not count.
     fn counted(&self, accepted: bool, entry: &Entry) -> bool {
         if !accepted {
@@ -137,7 +138,7 @@ impl PoolFileSystem {
         if self.nodes.forget(inode, lookups) {
             // Before a server may be asked: what a new lookup brings meanwhile is its own.
             self.leases.node_forgotten(node);
-            self.handed.forgotten(inode);
+            self.passthrough.forgotten(inode);
         }
     }
 
@@ -337,7 +338,7 @@ impl PoolFileSystem {
             Ok(Written { bytes, suspect: Some(suspect), request }) => {
                 let pages = self.pages.clone();
                 let then = Box::new(move || {
-                    pages.settle(inode);
+                    pages.write_answered(inode);
                     drop(request);
                     reply.written(bytes as u32);
                 });

@@ -1,4 +1,4 @@
-//! The files that the kernel has open: numbers in, open files out.
+//! The table of the files that the kernel has open: from the number that the kernel uses to the open file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ pub(crate) struct OpenFile {
     pub(crate) file: Arc<File>,
     /// It was opened to append, so the kernel keeps no pages of what is written by it.
     pub(crate) append: bool,
-    /// Passthrough: the kernel reads and maps it without asking. See [`crate::handed`].
-    pub(crate) handed: bool,
+    /// Passthrough: the kernel reads and maps it without asking. See [`crate::passthrough`].
+    pub(crate) passthrough: bool,
     /// The consistency mode: the file's own, or the mount's.
     pub(crate) mode: Mode,
     /// The version of the file when it was opened.
     opened_in: Version,
     /// The program has its descriptor, and the kernel has dropped older pages: [`Versions`] have learned the
     /// version.
-    settled: AtomicBool,
+    open_finished: AtomicBool,
     /// The kernel may be dropping pages until then. Lock order: this one, then those of [`Handles`] and of
     /// [`crate::nodes`].
     dropping: Mutex<Option<DropByOpen>>,
@@ -46,7 +46,7 @@ impl OpenFile {
     pub(crate) fn new(
         file: Arc<File>,
         append: bool,
-        handed: bool,
+        passthrough: bool,
         mode: Mode,
         opened_in: Version,
         errors: &WriteErrors,
@@ -54,10 +54,10 @@ impl OpenFile {
         OpenFile {
             file,
             append,
-            handed,
+            passthrough,
             mode,
             opened_in,
-            settled: AtomicBool::new(false),
+            open_finished: AtomicBool::new(false),
             dropping: Mutex::default(),
             errors_reported: errors.begin(),
             errors_unlocks_reported: errors.begin(),
@@ -71,8 +71,8 @@ impl OpenFile {
 
     /// The descriptor is used, so its open is over. Not to be called for a write of the kernel's own, for
     /// which it picks any descriptor.
-    pub(crate) fn settle(&self, versions: &Versions, handles: &Handles) {
-        if !self.settled.swap(true, Ordering::Relaxed) {
+    pub(crate) fn finish_open(&self, versions: &Versions, handles: &Handles) {
+        if !self.open_finished.swap(true, Ordering::Relaxed) {
             let (inode, writes) = (self.file.inode(), self.file.rights().write);
             versions.learn(inode, self.opened_in);
             if writes {
@@ -154,7 +154,7 @@ impl Handles {
     /// Adds a file for which its home has returned these attributes after `since`.
     pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes, since: HolesMade) -> u64 {
         let mut table = self.table.write();
-        if !file.handed {
+        if !file.passthrough {
             *table.cached.entry(file.file.inode()).or_default() += 1;
         }
         if file.file.rights().write {
@@ -181,7 +181,7 @@ impl Handles {
         let mut table = self.table.write();
         let file = table.open.remove(&number)?;
         let inode = file.file.inode();
-        if !file.handed
+        if !file.passthrough
             && let Some(opens) = table.cached.get_mut(&inode)
         {
             *opens -= 1;

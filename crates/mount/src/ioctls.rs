@@ -63,9 +63,9 @@ impl PoolFileSystem {
     /// Makes the kernel write these bytes back, and answers when all clients see them.
     fn publish_part(&self, inode: InodeId, number: u64, part: ByteRange, reply: Reply) {
         let opened = self.handles.get(number).and_then(|open| {
-            open.settle(&self.versions, &self.handles);
-            if open.handed {
-                self.handed.publish(inode)?;
+            open.finish_open(&self.versions, &self.handles);
+            if open.passthrough {
+                self.passthrough.publish(inode)?;
             }
             Ok(open)
         });
@@ -76,7 +76,7 @@ impl PoolFileSystem {
                 return;
             }
         };
-        let handed = open.handed;
+        let passthrough = open.passthrough;
         let (pool, pages, errors) = (self.pool.clone(), self.pages.clone(), self.write_errors.clone());
         let published = move |written: Result<()>| {
             let told = written
@@ -87,7 +87,7 @@ impl PoolFileSystem {
                 Err(error) => reply.error(error.errno()),
             };
         };
-        if self.handles.is_written_here(inode) && !handed {
+        if self.handles.is_written_here(inode) && !passthrough {
             self.refresher.after_writing_back_part(inode, part, Box::new(published));
         } else {
             published(Ok(()));

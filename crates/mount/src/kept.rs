@@ -32,7 +32,8 @@ pub(crate) struct Kept {
 pub(crate) enum Named {
     /// According to the lease on the names; the kernel may be told under it.
     At(InodeId),
-    /// According to the lease on the attributes: the kernel could not be told of its end as for the names.
+    /// According to the lease on the directory's attributes. A recall of that lease does not make the kernel drop
+    /// names, so the kernel must not cache this one.
     AtByAll(InodeId),
     /// There is no such name, according to the lease on the attributes.
     Absent,
@@ -47,8 +48,8 @@ struct Directory {
     walk: Walk,
 }
 
-/// Whether programs look at one name of a directory after the other: then servers are asked for several at once, for
-/// more and more of them, as long as what comes is new.
+/// Whether programs look up one name of a directory after the other. Then a lookup also asks for the names behind it
+/// (read-ahead of names): for more and more of them, as long as new ones come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Walk {
     /// Not yet.

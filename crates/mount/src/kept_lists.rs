@@ -1,5 +1,5 @@
-//! The access control lists that the kernel caches, until the leases of the attributes beside them expire:
-//! see [`crate::access_lists`].
+//! The access control lists that the kernel caches, so that they can be dropped when the leases of the attributes
+//! beside them expire: see [`crate::access_lists`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -7,7 +7,7 @@
 //! kernel is just getting for the first time: then it is notified again until it knows the inode. So the
 //! inodes that it knows are counted: it caches nothing of one that it has forgotten. The attributes of a file
 //! that a thread has just created it takes without such a check: a recall waits until that thread sends
-//! another request, or for a short time ([`Told`]).
+//! another request, or for a short time ([`RepliesInFlight`]).
 //!
 //! Nothing else here waits for a request of the kernel, and nothing for a server's reply. So names are
 //! dropped by a new epoch for all names, not one by one: to drop one the kernel takes the directory's lock,
@@ -28,7 +28,7 @@ use ramlace_wire::namespace::{DirectoryEntry, EntryLeased};
 use crate::believed::{Asked, State, Subject, kept_attributes, kept_name};
 use crate::kept::Named;
 use crate::nodes::Nodes;
-use crate::told::Told;
+use crate::replies_in_flight::RepliesInFlight;
 
 /// How long attributes without a lease may be used, when each walk has to ask for each name and for what it
 /// leads to: for the checks of rights during that walk (the kernel rounds up to a tick).
@@ -91,7 +91,7 @@ thread_local! {
 
 /// What the kernel may cache, and what was recalled.
 pub(crate) struct Leases {
-    told: Told,
+    in_flight: RepliesInFlight,
     notifier: Notifier,
     nodes: Arc<Nodes>,
     /// The kernel may cache names: it has epochs, and all programs belong to one user.
@@ -128,12 +128,18 @@ impl Offered {
 
 impl Leases {
     pub(crate) fn new(notifier: Notifier, nodes: &Arc<Nodes>, names: bool) -> Leases {
-        Leases { told: Told::default(), notifier, nodes: nodes.clone(), names, state: Mutex::default() }
+        Leases {
+            in_flight: RepliesInFlight::default(),
+            notifier,
+            nodes: nodes.clone(),
+            names,
+            state: Mutex::default(),
+        }
     }
 
     /// To be called before each request whose answer may bring leases.
     pub(crate) fn ask(&self) -> Asked {
-        self.lock().question(Instant::now(), ASKER.get())
+        self.lock().request(Instant::now(), ASKER.get())
     }
 
     /// For how long an entry may be cached, given which leases came with it. The kernel is told of the entry
@@ -157,7 +163,8 @@ impl Leases {
         made: &Attributes,
     ) -> Believed {
         let is_news = !self.nodes.is_known(made.inode);
-        let attributes = leased.attributes && is_news && self.told.begin_made(made.inode, asked.thread);
+        let attributes =
+            leased.attributes && is_news && self.in_flight.sent_for_created(made.inode, asked.thread);
         let believed = self.entry(asked, (parent, leased.names && self.names), Offered::of(made, attributes));
         if attributes { believed } else { Believed { attributes: Duration::ZERO, ..believed } }
     }
@@ -165,7 +172,7 @@ impl Leases {
     /// This thread sends a request: so it has processed all earlier replies.
     pub(crate) fn asks(&self, thread: u32) {
         ASKER.set(thread);
-        self.told.end(thread);
+        self.in_flight.processed(thread);
     }
 
     /// For how long attributes may be cached.
@@ -177,7 +184,7 @@ impl Leases {
         if !offered.leased {
             return None;
         }
-        let tracked = self.told.begin(offered.inode, asked.thread);
+        let tracked = self.in_flight.sent(offered.inode, asked.thread);
         self.give(asked, offered.subject(), offered.xattrs, tracked)
     }
 
@@ -226,11 +233,11 @@ impl Leases {
                 state.kept.keep_attributes(now, asked.at);
             }
             // If there are new attributes of the directory, they came with a lease.
-            let told = names_too && now.is_some();
+            let leased = names_too && now.is_some();
             let named = match change {
                 NameChange::Made(inode) if names_too => Some(Named::At(inode)),
-                NameChange::MadeOnce(inode) if told => Some(Named::AtByAll(inode)),
-                NameChange::Removed if told => Some(Named::Absent),
+                NameChange::MadeOnce(inode) if leased => Some(Named::AtByAll(inode)),
+                NameChange::Removed if leased => Some(Named::Absent),
                 _ => None,
             };
             match named {
@@ -239,7 +246,7 @@ impl Leases {
                 None => state.kept.forget_name(directory, name),
             }
             let tracked = state.given.get(&subject).is_none_or(|given| given.tracked);
-            change != NameChange::Perhaps && tracked && !self.told.is_under_way(directory)
+            change != NameChange::Perhaps && tracked && !self.in_flight.is_in_flight(directory)
         };
         if !has_all {
             self.drop_attributes(directory);
@@ -286,10 +293,10 @@ impl Leases {
     }
 
     /// Keeps what came with the answer to this request, under leases, to answer the next one.
-    pub(crate) fn keep(&self, asked: Asked, told: Keeping<'_>) {
+    pub(crate) fn keep(&self, asked: Asked, kept: Keeping<'_>) {
         let mut state = self.lock();
         let is_newer = |state: &State, inode, what| state.is_newer(asked, (inode, what));
-        match told {
+        match kept {
             Keeping::Attributes(attributes) => state.keep_attributes(asked, attributes),
             Keeping::Name { directory, name, inode }
                 if is_newer(&state, directory, Leased::Names)
@@ -448,7 +455,7 @@ impl Leases {
 
     /// The same; returns whether no earlier reply can still reach the kernel.
     fn drop_attributes_for_good(&self, inode: InodeId) -> bool {
-        let has_all = !self.told.is_being_made(inode);
+        let has_all = !self.in_flight.is_being_created(inode);
         self.drop_attributes(inode) && has_all
     }
 

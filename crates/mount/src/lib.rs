@@ -19,8 +19,8 @@
 //!   mounted, by subject: `names`, `files`, `data`, `locking`, `xattrs`, `access_lists`, `directories`, `ioctls`; `users`
 //!   is for whom a request is made.
 //! - `mounted` is what a mounted pool holds: tables that depend on no kind of request but the one that waits in them
-//!   (`handles`, `leases`, `kept`, `kept_lists`, `locks`, `strict`, `droppers`, `recalls`, `refresh`, `handed`, `places`,
-//!   `lost_stores`, `space`...). `believed`, below `leases`, and `looks`, below `handed`, are pure.
+//!   (`handles`, `leases`, `kept`, `kept_lists`, `locks`, `strict`, `droppers`, `recalls`, `refresh`, `passthrough`, `places`,
+//!   `lost_stores`, `space`...). `believed`, below `leases`, and `mtime_poll`, below `passthrough`, are pure.
 //! - What is known of an inode for as long as the kernel knows it is in one table, [`nodes`], and FORGET ends it there.
 //!   `nodes/` has its parts, and `versions`, `modes`, `pages`, `write_errors`, `removed` and `locks` what is done with
 //!   them. What ends at another time has a table of its own; [`nodes`] says which, and why.
@@ -30,7 +30,7 @@
 //!
 //! Lock order: a lock belongs to one file here and is held only while its table is read or changed: no server
 //! is asked, and nothing is written to the kernel's device, while one is held. Where a file holds its lock
-//! while another is taken, its type says which: `places`, `handles`, `handed`, `droppers`; under those of
+//! while another is taken, its type says which: `places`, `handles`, `passthrough`, `droppers`; under those of
 //! `nodes` no other is taken. `space` alone asks servers under its lock.
 
 mod access_lists;
@@ -43,34 +43,34 @@ mod directories;
 mod droppers;
 mod files;
 mod filesystem;
-mod handed;
 mod handles;
+mod in_flight;
 mod ioctls;
 mod kept;
 mod kept_lists;
 mod leases;
 mod locking;
 mod locks;
-/// When a mount checks the times of mapped files, without a clock: also used by the simulator (`tests/sim`).
-#[doc(hidden)]
-pub mod looks;
 mod lost_stores;
 mod modes;
 mod mount;
 mod mounted;
+/// When a mount polls the times of mapped files, without a clock: also used by the simulator (`tests/sim`).
+#[doc(hidden)]
+pub mod mtime_poll;
 mod names;
 mod nodes;
 mod pages;
+mod passthrough;
 mod places;
 mod reads;
 mod recalls;
 mod refresh;
 mod removed;
+mod replies_in_flight;
 mod signals;
 mod space;
 mod strict;
-mod told;
-mod under_way;
 mod users;
 mod versions;
 mod write_errors;

@@ -59,9 +59,9 @@ impl PoolFileSystem {
                 return;
             }
         };
-        file.settle(&self.versions, &self.handles);
+        file.finish_open(&self.versions, &self.handles);
         let publishes =
-            file.mode == Mode::Relaxed && !file.handed && self.handles.is_written_here(holder.inode);
+            file.mode == Mode::Relaxed && !file.passthrough && self.handles.is_written_here(holder.inode);
         if publishes && self.locks.may_give_away(holder) {
             return self.publish_and_give_away(holder, file, wait, reply);
         }

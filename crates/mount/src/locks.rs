@@ -91,7 +91,7 @@ impl Locks {
     }
 
     fn may_hold(&self, inode: InodeId, owner: u64) -> bool {
-        self.nodes.look(inode, |node| node.owners.may_hold(owner)).unwrap_or(false)
+        self.nodes.read(inode, |node| node.owners.may_hold(owner)).unwrap_or(false)
     }
 
     /// An owner of `fcntl` locks is gone; returns whether it was known. Closing a file without locks costs one
@@ -158,7 +158,7 @@ impl Locks {
                     }
                 };
                 if interrupted {
-                    self.give_up(unique, file, wait);
+                    self.cancel_wait(unique, file, wait);
                 }
             }
         }
@@ -186,18 +186,18 @@ impl Locks {
         let wait = self.parked().get(&unique).and_then(|parked| Some((parked.file.clone(), parked.wait?)));
         // A request that has no wait yet checks for the signal when it has one.
         if let Some((file, wait)) = wait {
-            self.give_up(unique, &file, wait);
+            self.cancel_wait(unique, &file, wait);
         }
     }
 
     /// Ends a wait: with EINTR, or with the lock if it was granted before.
-    fn give_up(&self, unique: u64, file: &OpenFile, wait: u64) {
-        let given_up = file.file.cancel_wait(wait);
-        if matches!(given_up, Ok(Cancellation::Ended)) {
+    fn cancel_wait(&self, unique: u64, file: &OpenFile, wait: u64) {
+        let cancelled = file.file.cancel_wait(wait);
+        if matches!(cancelled, Ok(Cancellation::Ended)) {
             return;
         }
         let Some(parked) = self.parked().remove(&unique) else { return };
-        match given_up {
+        match cancelled {
             // The program continues with the lock, as if the signal had come a moment later.
             Ok(Cancellation::Granted(locked)) => self.answer_granted(parked.holder, locked, parked.reply),
             _ => _ = parked.reply.error(libc::EINTR),

@@ -1,5 +1,5 @@
-//! The mode of each file on this mount: the file's own, which its home returns at the open, or else the
-//! mount's.
+//! The consistency mode of each file on this mount: the file's own, which its home returns at the open, or else
+//! the mount's.
 //!
 //! A file's own mode cannot change while any client has it open. The kernel's pages of a file that is not
 //! open are cached by the mode of the last open, and are dropped by an open in another mode.
@@ -54,7 +54,7 @@ impl Modes {
         if self.others.taken() == 0 {
             return self.usual;
         }
-        self.nodes.look(inode, |node| node.mode.get()).flatten().unwrap_or(self.usual)
+        self.nodes.read(inode, |node| node.mode.get()).flatten().unwrap_or(self.usual)
     }
 }
 

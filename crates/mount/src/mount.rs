@@ -13,7 +13,6 @@ use ramlace_fuse::{
 use ramlace_wire::Mode;
 
 use crate::droppers::Droppers;
-use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::kept_lists::KeptLists;
 use crate::leases::Leases;
@@ -23,6 +22,7 @@ use crate::modes::Modes;
 use crate::mounted::PoolFileSystem;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
+use crate::passthrough::PassthroughFiles;
 use crate::refresh::Refresher;
 use crate::removed::Removed;
 use crate::space::Space;
@@ -80,7 +80,7 @@ pub struct MountOptions {
 /// A mounted pool. Dropping it unmounts it.
 pub struct Mount {
     session: Session,
-    handed: Arc<HandedFiles>,
+    passthrough: Arc<PassthroughFiles>,
     file_system: Arc<PoolFileSystem>,
 }
 
@@ -130,7 +130,7 @@ impl Mount {
         let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes)?;
         let locks = Locks::new(options.locks, &nodes, &versions, droppers.pending(), &refresher, porter);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
-        let handed = Arc::new(HandedFiles::start(kernel, session.notifier())?);
+        let passthrough = Arc::new(PassthroughFiles::start(kernel, session.notifier())?);
         let file_system = PoolFileSystem {
             pool,
             for_users: options.allow_other,
@@ -152,9 +152,9 @@ impl Mount {
             modes,
             droppers,
             counts: session.counts(),
-            handed: handed.clone(),
+            passthrough: passthrough.clone(),
         };
-        Ok(Mount { session, handed, file_system: Arc::new(file_system) })
+        Ok(Mount { session, passthrough, file_system: Arc::new(file_system) })
     }
 
     /// The mount point, as the kernel lists it.
@@ -171,7 +171,7 @@ impl Mount {
 
     /// Serves the kernel until the directory is unmounted, or the stopper was used.
     pub fn run(self) -> Result<Ended> {
-        let handed = self.handed;
+        let passthrough = self.passthrough;
         let file_system = self.file_system.clone();
         let ended = self.session.run(self.file_system, WORKERS);
         if let Err(error) = file_system.raw().sync_all() {
@@ -179,7 +179,7 @@ impl Mount {
         }
         drop(file_system);
         if matches!(ended, Ok(Ended::Unmounted)) {
-            handed.close_all();
+            passthrough.close_all();
         }
         ended
     }

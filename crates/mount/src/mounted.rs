@@ -1,5 +1,5 @@
-//! The state of a mounted pool. The tables do not depend on it; the code for each kind of request is a part
-//! of it, in the file of its subject, and [`crate::filesystem`] passes requests to them.
+//! The state of a mounted pool: the tables, and the client. The methods that handle requests are `impl` blocks of it,
+//! in the file of their subject; [`crate::filesystem`] calls them. The tables do not know it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use ramlace_client::{Pool, Raw};
 use ramlace_fuse::{Porter, RequestCounts};
 
 use crate::droppers::Droppers;
-use crate::handed::HandedFiles;
 use crate::handles::Handles;
 use crate::kept_lists::KeptLists;
 use crate::leases::Leases;
@@ -16,6 +15,7 @@ use crate::lost_stores::LostStores;
 use crate::modes::Modes;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
+use crate::passthrough::PassthroughFiles;
 use crate::refresh::Refresher;
 use crate::removed::Removed;
 use crate::space::Space;
@@ -43,7 +43,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) leases: Arc<Leases>,
     pub(crate) kept_lists: KeptLists,
     pub(crate) nodes: Arc<Nodes>,
-    pub(crate) handed: Arc<HandedFiles>,
+    pub(crate) passthrough: Arc<PassthroughFiles>,
     pub(crate) pages: Arc<Pages>,
     pub(crate) strict: Arc<StrictReads>,
     pub(crate) modes: Arc<Modes>,

@@ -1,4 +1,4 @@
-//! Entries: looking them up, creating and removing them.
+//! The requests about the entries of directories: look up, create, link, rename and remove.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl PoolFileSystem {
         let FoundEntry { asked, attributes, names, leased } = found;
         self.handles.note(&attributes);
         self.removed.note(&attributes);
-        let leased = leased && !self.handed.may_be_stored_into(attributes.inode);
+        let leased = leased && !self.passthrough.may_be_stored_into(attributes.inode);
         if attributes.kind == FileKind::Directory {
             return Ok(self.found_directory(
                 asked,
@@ -105,11 +105,11 @@ impl PoolFileSystem {
 
     /// Whether programs here may change a file without its home knowing it yet.
     pub(crate) fn is_changing(&self, of: &Attributes) -> bool {
-        of.kind == FileKind::File && (self.handles.is_written_here(of.inode) || self.handed.hands_over())
+        of.kind == FileKind::File && (self.handles.is_written_here(of.inode) || self.passthrough.is_enabled())
     }
 
     fn ask_for_entry(&self, parent: InodeId, name: &Name) -> Result<FoundEntry> {
-        let (asked, told) = (self.leases.ask(), self.raw().times_reported());
+        let (asked, reported) = (self.leases.ask(), self.raw().times_reported());
         let neighbours_max = self.leases.neighbours_wanted(parent);
         let NameLeased { found, names, attributes: leased, directory, neighbours, is_all } =
             self.raw().lease_name(parent, name, self.leases.names, neighbours_max)?;
@@ -117,7 +117,7 @@ impl PoolFileSystem {
         if let Some(directory) = directory.as_ref().filter(|_| neighbours_max > 0) {
             let found = found.as_ref().map(|found| (name, found.inode));
             let came = Keeping::Neighbours { directory, found, neighbours: &neighbours, is_all };
-            self.keep_neighbours((asked, told), came, &neighbours);
+            self.keep_neighbours((asked, reported), came, &neighbours);
         }
         let Some(found) = found else {
             if let Some(directory) = &directory {
@@ -130,7 +130,7 @@ impl PoolFileSystem {
             self.leases.keep(asked, Keeping::Name { directory: parent, name, inode });
         }
         let (attributes, leased) = match found.attributes {
-            Some(attributes) if self.tells_all(&attributes, told) => {
+            Some(attributes) if self.tells_all(&attributes, reported) => {
                 if leased {
                     self.keep_attributes(asked, &attributes);
                 }
@@ -142,10 +142,15 @@ impl PoolFileSystem {
     }
 
     /// Keeps what came with a name under leases.
-    fn keep_neighbours(&self, (asked, told): (Asked, u64), came: Keeping<'_>, neighbours: &[DirectoryEntry]) {
+    fn keep_neighbours(
+        &self,
+        (asked, reported): (Asked, u64),
+        came: Keeping<'_>,
+        neighbours: &[DirectoryEntry],
+    ) {
         self.leases.keep(asked, came);
         for attributes in neighbours.iter().filter_map(|entry| entry.attributes.as_ref()) {
-            if self.tells_all(attributes, told) {
+            if self.tells_all(attributes, reported) {
                 self.keep_attributes(asked, attributes);
             }
         }
@@ -153,14 +158,14 @@ impl PoolFileSystem {
 
     /// Whether a home knows all of a file's attributes: times of writes here that were not reported yet are reported
     /// before it is asked, and the memory of a file with holes is known only to its lanes.
-    fn tells_all(&self, attributes: &Attributes, told: u64) -> bool {
-        attributes.allocated.is_some() && !self.has_unreported_times(attributes.inode, told)
+    fn tells_all(&self, attributes: &Attributes, reported: u64) -> bool {
+        attributes.allocated.is_some() && !self.has_unreported_times(attributes.inode, reported)
     }
 
     /// Whether the home of a file may not have known, when it was asked, when programs here had written to
-    /// it; `told` was taken before.
-    fn has_unreported_times(&self, inode: InodeId, told: u64) -> bool {
-        self.handles.is_written_here(inode) || self.raw().has_unreported_times(inode, told)
+    /// it; `reported` was taken before.
+    fn has_unreported_times(&self, inode: InodeId, reported: u64) -> bool {
+        self.handles.is_written_here(inode) || self.raw().has_unreported_times(inode, reported)
     }
 
     /// The kernel may have a directory at another place: see [`crate::places`].
@@ -173,14 +178,14 @@ impl PoolFileSystem {
     ) -> Entry {
         // Counted before a number is chosen for it, so that it is not forgotten in between.
         self.nodes.tell(attributes.inode);
-        let told = self.nodes.places.found(parent, name, attributes.inode, thread);
-        let offered = Offered::of(attributes, leased && told.leased);
+        let found = self.nodes.places.found(parent, name, attributes.inode, thread);
+        let offered = Offered::of(attributes, leased && found.leased);
         let mut believed = self.leases.entry(asked, (self.nodes.inode(parent), names), offered);
         self.nodes.forget(attributes.inode, 1);
-        if told.unsure {
+        if found.unsure {
             believed.attributes = Duration::ZERO;
         }
-        Entry { node: told.node, ..entry(attributes, believed) }
+        Entry { node: found.node, ..entry(attributes, believed) }
     }
 
     /// Attributes of an inode to which an entry has just led, and whether they are leased.

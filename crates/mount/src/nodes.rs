@@ -1,26 +1,25 @@
-//! What the mount knows of each inode, in one place: that the kernel knows it, and what else is known of it as
-//! long as it does. FORGET ends all of that here, in one step.
+//! The table of the inodes that the kernel knows, with all per-inode state that must end when the kernel forgets the
+//! inode. FORGET ends all of it here, in one step.
 //!
-//! Each part has a file in `nodes/` for what it is of one inode, with fields of its own, and one beside this
-//! file for what is done with it (`versions`, `modes`, `pages`...), which reaches it by the functions of
-//! [`Nodes`]. Of most inodes only a number is known. An entry goes with the last that is known; a part that
-//! may outlast FORGET keeps it until then.
+//! Each part of that state has two files: one in `nodes/` with its data for one inode, and one beside this file
+//! with what is done with it for all (`versions`, `modes`, `pages`...), which reaches it through the functions of
+//! [`Nodes`]. For most inodes there is only the count of lookups. An entry is removed with the last part; a part that
+//! may outlast FORGET keeps the entry until then.
 //!
-//! Also by inode, and not here:
+//! State by inode that is not here, and why:
 //!
-//! * Where directories are ([`crate::places`]) is a relation between directories, places and numbers: a change
-//!   is of several at once, under one lock. It ends from here.
-//! * What was answered under leases ([`crate::believed`], [`crate::kept`]) ends by slots, sessions and limits,
-//!   and is kept for the next request whether or not the kernel knows the inode. The simulator runs it, without
-//!   locks.
-//! * How often an inode is open, and what is known while it is open for writing ([`crate::handles`]), is counted
-//!   over the open files, in one step with these. Each read and write asks that several times, and many threads
-//!   may at once, which a lock of this table would not let them.
-//! * Files under passthrough ([`crate::handed`]) have locks that are held while servers are asked.
-//! * Lost stores ([`crate::lost_stores`]) are an error also when the kernel has forgotten the file, and are
+//! * The places of directories ([`crate::places`]): a relation between directories, places and numbers, of which a
+//!   change touches several at once, under one lock. FORGET ends it from here.
+//! * What was answered under leases ([`crate::believed`], [`crate::kept`]): it ends by slots, sessions and limits, and
+//!   is kept for the next request whether or not the kernel knows the inode. The simulator runs it, without locks.
+//! * How often an inode is open, and what is known while it is open for writing ([`crate::handles`]): it is counted
+//!   with the open files, in one step. Each read and write asks for it several times, on many threads at once, for
+//!   which a lock of this table would be too slow.
+//! * Files under passthrough ([`crate::passthrough`]): their locks are held while servers are asked.
+//! * Lost stores ([`crate::lost_stores`]): they are an error also when the kernel has forgotten the file, and are
 //!   listed in order.
-//! * Reads and drops under way ([`crate::strict`], [`crate::recalls`]) and times at which lists are dropped
-//!   ([`crate::kept_lists`]) are queues: each entry ends by itself.
+//! * Reads and drops in flight ([`crate::strict`], [`crate::recalls`]), and times at which lists are dropped
+//!   ([`crate::kept_lists`]): they are queues, each entry of which ends by itself.
 
 use std::collections::HashMap;
 
@@ -177,9 +176,9 @@ impl Nodes {
         inodes
     }
 
-    /// Looks at what is known of an inode, if anything is.
-    pub(crate) fn look<T>(&self, inode: InodeId, look: impl FnOnce(&Parts) -> T) -> Option<T> {
-        self.lock(inode).look(inode, look)
+    /// Reads what is known of an inode, if anything is.
+    pub(crate) fn read<T>(&self, inode: InodeId, read: impl FnOnce(&Parts) -> T) -> Option<T> {
+        self.lock(inode).read(inode, read)
     }
 
     /// The same, to change some of it, or to take it away.
@@ -224,7 +223,7 @@ impl Nodes {
             table.waiting += 1;
             table = shard.over.wait(table);
             table.waiting -= 1;
-            if !table.look(inode, |parts| waits(parts, &begun)).unwrap_or(false) {
+            if !table.read(inode, |parts| waits(parts, &begun)).unwrap_or(false) {
                 return table.change(inode, |parts| change(parts, begun));
             }
         }
@@ -269,8 +268,8 @@ impl Table {
         Some(found)
     }
 
-    fn look<T>(&self, inode: InodeId, look: impl FnOnce(&Parts) -> T) -> Option<T> {
-        Some(look(self.nodes.get(&inode)?.parts.as_deref()?))
+    fn read<T>(&self, inode: InodeId, read: impl FnOnce(&Parts) -> T) -> Option<T> {
+        Some(read(self.nodes.get(&inode)?.parts.as_deref()?))
     }
 }
 
@@ -319,7 +318,7 @@ mod tests {
         nodes.tell(FILE);
         nodes.change(FILE, |node| node.pages = Some(Box::default()));
         nodes.find(FILE, |node| node.pages = None);
-        assert!(nodes.look(FILE, |_| ()).is_none(), "its memory is given back");
+        assert!(nodes.read(FILE, |_| ()).is_none(), "its memory is given back");
         nodes.change(InodeId(8), |_| ());
         assert!(!nodes.lock(InodeId(8)).nodes.contains_key(&InodeId(8)));
     }

@@ -1,12 +1,12 @@
-//! What is known of the kernel's pages of each file.
+//! What is known of the kernel's page cache of each file: which pages may be older than a write.
 //!
 //! When a program writes, the kernel copies the bytes into pages that are up to date, unlocks these, and only
 //! then sends the write to the mount. If such a page is dropped and read again in between, the old bytes stay
 //! in it, and the write is never seen here. So after a write through pages these are dropped once more if
-//! they were read during a drop or after one. Nothing else can have brought old bytes: a program's writes to
-//! one file come one at a time, and each copies after the answer to the last one.
+//! they were read during a drop or after one (they are *suspect*). Nothing else can have brought old bytes: a
+//! program's writes to one file come one at a time, and each copies after the answer to the last one.
 //!
-//! While such a write is under way and its pages are suspect, write-backs of them leave its bytes out: the
+//! While such a write is in flight and its pages are suspect, write-backs of them leave its bytes out: the
 //! page may have the old ones there, which look like stores. The write itself brings these bytes; if it
 //! fails, what was left out is written after all, before the program gets the error. A write-back that began
 //! before the write comes first. A store by a mapping of this mount to the very bytes of such a write counts as earlier
@@ -29,10 +29,10 @@ use ramlace_base::{ByteRange, InodeId};
 use ramlace_client::RecallsMade;
 use ramlace_wire::Layout;
 
+use crate::in_flight::{HeldPages, Kind, LeftOut};
 use crate::nodes::pages::File;
 use crate::nodes::{Nodes, Parts};
 use crate::reads::Held;
-use crate::under_way::{HeldPages, Kind, LeftOut};
 
 /// A range of a lane is dropped exactly if it consists of at most so many parts of the file, and otherwise as
 /// one range.
@@ -179,7 +179,7 @@ impl Pages {
 
     /// What requests under way may hold of these pages until they are answered.
     pub(crate) fn held(&self, inode: InodeId, parts: &[ByteRange]) -> HeldPages {
-        self.look(inode, |file| file.held(parts)).unwrap_or_default()
+        self.read(inode, |file| file.held(parts)).unwrap_or_default()
     }
 
     /// A write through pages is about to be answered: returns the pages to be dropped, if there may be older
@@ -205,8 +205,8 @@ impl Pages {
     }
 
     /// A write through pages is answered now that its pages were dropped.
-    pub(crate) fn settle(&self, inode: InodeId) {
-        self.find(inode, File::settle);
+    pub(crate) fn write_answered(&self, inode: InodeId) {
+        self.find(inode, File::write_answered);
     }
 
     pub(crate) fn drop_begins(&self, inode: InodeId) {
@@ -227,7 +227,7 @@ impl Pages {
     /// The parts of the file that make up a range of one of its lanes; the whole file if its layout is not
     /// known.
     pub(crate) fn parts(&self, inode: InodeId, lane: Option<u16>, range: ByteRange) -> Vec<ByteRange> {
-        let layout = self.look(inode, File::layout).flatten();
+        let layout = self.read(inode, File::layout).flatten();
         match (lane, layout) {
             (None, _) => vec![range],
             (Some(lane), Some(layout)) => parts(&layout, lane, range),
@@ -243,7 +243,7 @@ impl Pages {
 
     /// How often all leases on a lane of a file have ended.
     pub(crate) fn leases_ended(&self, inode: InodeId) -> u64 {
-        self.look(inode, File::leases_ended).unwrap_or(0)
+        self.read(inode, File::leases_ended).unwrap_or(0)
     }
 
     /// Write-backs have made recalls.
@@ -272,8 +272,8 @@ impl Pages {
         self.nodes.all(|node| node.pages.is_some())
     }
 
-    fn look<T>(&self, inode: InodeId, look: impl FnOnce(&File) -> T) -> Option<T> {
-        self.nodes.look(inode, |node| node.pages.as_deref().map(look)).flatten()
+    fn read<T>(&self, inode: InodeId, read: impl FnOnce(&File) -> T) -> Option<T> {
+        self.nodes.read(inode, |node| node.pages.as_deref().map(read)).flatten()
     }
 
     fn find<T>(&self, inode: InodeId, change: impl FnOnce(&mut File) -> T) -> Option<T> {
@@ -379,7 +379,7 @@ mod tests {
         let request = pages.begin_through(FILE, page(at));
         let suspect = pages.wrote_through(FILE, &layout(1), page(at), (1, &request)).is_some();
         if suspect {
-            pages.settle(FILE);
+            pages.write_answered(FILE);
         }
         suspect
     }
@@ -428,7 +428,7 @@ mod tests {
         // The write's own drop is over before its answer.
         pages.drop_begins(FILE);
         pages.drop_is_over(FILE);
-        pages.settle(FILE);
+        pages.write_answered(FILE);
         read(&pages, 0);
         assert!(!write(&pages, 0));
     }

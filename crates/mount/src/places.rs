@@ -1,12 +1,12 @@
-//! The number and the place by which the kernel knows a directory.
+//! The node number and the place (parent and name) by which the kernel knows each directory.
 //!
-//! A directory has one place in the kernel. When a lookup finds it elsewhere, because another mount has moved
-//! it, the kernel moves its old place along. Within a rename(2), or during one, it cannot, because the locks
-//! for that are taken. It then releases all locks, walks the paths once more and asks again; if it still
-//! cannot, the program gets ESTALE, each time. The only sign of the first failure is that the same thread
-//! asks for the same place again without having asked anything about the directory: attributes may not be
-//! cached until then, so a thread that has the directory does ask. The answer is then a new number for the
-//! same directory. To the kernel that is another directory, without an old place.
+//! The kernel has a directory at one place only. If a lookup finds it elsewhere, because another mount has moved
+//! it, the kernel moves its own entry. During a rename(2) it cannot, because the locks for that are taken. It then
+//! releases all locks, walks the paths once more and looks up again; if it still cannot, the program gets ESTALE,
+//! and will each time. The only sign of the first failure is that the same thread looks the same place up again
+//! and has asked nothing about the directory in between: its attributes may not be cached until then, so a thread
+//! that got the directory does ask for them. The second lookup is answered with a new node number for the same
+//! directory. To the kernel that is another directory, which it knows at no other place.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,9 +61,9 @@ struct Thread {
     again: bool,
 }
 
-/// How a directory is described to the kernel.
+/// What the reply to a lookup says of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Found {
     pub(crate) node: u64,
     /// Its attributes may be cached under a lease: the kernel has it under one number, and at its place.
     pub(crate) leased: bool,
@@ -79,11 +79,11 @@ impl Places {
     }
 
     /// A lookup of this thread has found a directory. To be called after the lookup was counted.
-    pub(crate) fn found(&self, parent: u64, name: &[u8], inode: InodeId, thread: u32) -> Told {
+    pub(crate) fn found(&self, parent: u64, name: &[u8], inode: InodeId, thread: u32) -> Found {
         let mut state = self.lock();
-        let told = state.found((parent, name.into()), inode, thread);
+        let found = state.found((parent, name.into()), inode, thread);
         self.watches.store(!state.threads.is_empty(), Ordering::Release);
-        told
+        found
     }
 
     /// A directory was created here.
@@ -140,10 +140,10 @@ impl Places {
 }
 
 impl State {
-    fn found(&mut self, here: Place, inode: InodeId, thread: u32) -> Told {
+    fn found(&mut self, here: Place, inode: InodeId, thread: u32) -> Found {
         let Some(known) = self.directories.get_mut(&inode) else {
             self.learn(inode, here);
-            return Told { node: inode.0, leased: true, unsure: false };
+            return Found { node: inode.0, leased: true, unsure: false };
         };
         if known.place != here {
             // Within its directory the kernel moves it without further locks.
@@ -156,7 +156,7 @@ impl State {
         }
         let (node, unsure) = (known.node, known.unsure);
         if !unsure {
-            return Told { node, leased: node == inode.0, unsure };
+            return Found { node, leased: node == inode.0, unsure };
         }
         if self.threads.len() >= THREADS_MAX {
             self.threads.clear();
@@ -168,11 +168,11 @@ impl State {
             return self.renumber(inode);
         }
         asking.found.push(inode);
-        Told { node, leased: false, unsure }
+        Found { node, leased: false, unsure }
     }
 
     /// The kernel could not take it under its present number: gives it a new one.
-    fn renumber(&mut self, inode: InodeId) -> Told {
+    fn renumber(&mut self, inode: InodeId) -> Found {
         let known = self.directories.get_mut(&inode).expect("whoever renumbers has found it");
         if self.others.len() < DIRECTORIES_MAX {
             known.node = OTHERS_FROM + self.numbers_given % (u64::MAX - OTHERS_FROM);
@@ -180,7 +180,7 @@ impl State {
             self.others.insert(known.node, inode);
         }
         known.unsure = false;
-        Told { node: known.node, leased: false, unsure: false }
+        Found { node: known.node, leased: false, unsure: false }
     }
 
     fn learn(&mut self, inode: InodeId, place: Place) {
@@ -228,31 +228,31 @@ mod tests {
     const MOVED: InodeId = InodeId(70);
     const THREAD: u32 = 9;
 
-    fn told(node: u64, leased: bool, unsure: bool) -> Told {
-        Told { node, leased, unsure }
+    fn answer(node: u64, leased: bool, unsure: bool) -> Found {
+        Found { node, leased, unsure }
     }
 
     /// A directory at place `x` of node 10 that was later found in node 20.
     fn moved() -> Places {
         let places = Places::default();
-        assert_eq!(places.found(10, b"x", MOVED, THREAD), told(70, true, false));
-        assert_eq!(places.found(20, b"x", MOVED, THREAD), told(70, false, true));
+        assert_eq!(places.found(10, b"x", MOVED, THREAD), answer(70, true, false));
+        assert_eq!(places.found(20, b"x", MOVED, THREAD), answer(70, false, true));
         places
     }
 
     #[test]
     fn who_comes_again_without_it_gets_another_number_for_good() {
         let places = moved();
-        assert_eq!(places.found(20, b"x", MOVED, THREAD), told(OTHERS_FROM, false, false));
+        assert_eq!(places.found(20, b"x", MOVED, THREAD), answer(OTHERS_FROM, false, false));
         assert_eq!(places.inode(OTHERS_FROM), MOVED);
         assert!(!places.has_one_number(MOVED));
         places.moved((20, b"x"), (30, b"y"), false);
-        assert_eq!(places.found(30, b"y", MOVED, THREAD), told(OTHERS_FROM, false, false));
+        assert_eq!(places.found(30, b"y", MOVED, THREAD), answer(OTHERS_FROM, false, false));
         places.forget(MOVED, || true);
         assert_eq!(places.inode(OTHERS_FROM), MOVED, "the kernel knows it still");
         places.forget(MOVED, || false);
         assert_eq!(places.inode(OTHERS_FROM), InodeId(OTHERS_FROM));
-        assert_eq!(places.found(30, b"y", MOVED, THREAD), told(70, true, false));
+        assert_eq!(places.found(30, b"y", MOVED, THREAD), answer(70, true, false));
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
             places.asks(THREAD + 1, attributes_of);
             places.asks(THREAD, Some(20));
             places.asks(THREAD, attributes_of);
-            assert_eq!(places.found(20, b"x", MOVED, THREAD), told(70, true, false));
+            assert_eq!(places.found(20, b"x", MOVED, THREAD), answer(70, true, false));
             assert!(places.lock().threads.is_empty());
         }
     }
@@ -272,17 +272,17 @@ mod tests {
         let (places, other) = (moved(), InodeId(71));
         places.found(10, b"z", other, THREAD + 1);
         places.found(20, b"x", MOVED, THREAD);
-        assert_eq!(places.found(20, b"z", other, THREAD), told(OTHERS_FROM + 1, false, false));
+        assert_eq!(places.found(20, b"z", other, THREAD), answer(OTHERS_FROM + 1, false, false));
         places.asks(THREAD, None);
-        assert_eq!(places.found(10, b"z", other, THREAD), told(OTHERS_FROM + 1, false, true));
+        assert_eq!(places.found(10, b"z", other, THREAD), answer(OTHERS_FROM + 1, false, true));
     }
 
     #[test]
     fn other_threads_that_could_not_have_it_either_are_heard() {
         let places = moved();
-        assert_eq!(places.found(20, b"x", MOVED, THREAD + 1), told(70, false, true));
-        assert_eq!(places.found(20, b"x", MOVED, THREAD + 1), told(OTHERS_FROM, false, false));
-        assert_eq!(places.found(20, b"x", MOVED, THREAD), told(OTHERS_FROM, false, false));
+        assert_eq!(places.found(20, b"x", MOVED, THREAD + 1), answer(70, false, true));
+        assert_eq!(places.found(20, b"x", MOVED, THREAD + 1), answer(OTHERS_FROM, false, false));
+        assert_eq!(places.found(20, b"x", MOVED, THREAD), answer(OTHERS_FROM, false, false));
     }
 
     #[test]
@@ -292,8 +292,8 @@ mod tests {
         assert_eq!(places.at(10, b"x"), Some(MOVED));
         places.moved((10, b"x"), (20, b"y"), false);
         assert_eq!((places.at(10, b"x"), places.at(20, b"y")), (None, Some(MOVED)));
-        assert_eq!(places.found(20, b"y", MOVED, THREAD), told(70, true, false));
-        assert_eq!(places.found(20, b"z", MOVED, THREAD), told(70, true, false));
+        assert_eq!(places.found(20, b"y", MOVED, THREAD), answer(70, true, false));
+        assert_eq!(places.found(20, b"z", MOVED, THREAD), answer(70, true, false));
         places.made(10, b"a", InodeId(71));
         places.moved((10, b"a"), (20, b"z"), true);
         assert_eq!((places.at(10, b"a"), places.at(20, b"z")), (Some(MOVED), Some(InodeId(71))));

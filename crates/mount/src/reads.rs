@@ -1,11 +1,11 @@
-//! The pages of a file that were read since its last write through pages was answered: the kernel may have
-//! older bytes in these.
+//! The pages of a file that were read since its last write through pages was answered: in these the kernel may have
+//! older bytes than that write's ([`crate::pages`]).
 
 use std::collections::HashMap;
 
 use ramlace_base::ByteRange;
 
-use crate::under_way::whole_pages;
+use crate::in_flight::whole_pages;
 
 /// Up to so many ranges are noted one by one.
 const RANGES_MAX: usize = 16;

@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use ramlace_base::{ByteRange, InodeId, ServerId, limits};
 
 use self::job::{Job, Late, RestDrop};
+use crate::in_flight::HeldPages;
 use crate::pages::WHOLE;
-use crate::under_way::HeldPages;
 
 mod job;
 #[cfg(test)]
@@ -427,7 +427,7 @@ impl<T> Drops<T> {
                 }
                 other => job.whom = other,
             }
-            job.look_at = if job.is_settled() { NEVER } else { now + LATE_MILLIS };
+            job.look_at = if job.needs_no_check() { NEVER } else { now + LATE_MILLIS };
         }
         self.added += rests.len();
         rests.into_iter().for_each(|(whole, rest)| self.push_rest(whole, rest, now));

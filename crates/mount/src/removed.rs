@@ -1,5 +1,5 @@
-//! Attributes of removed inodes that programs here may have open, or work in, unknown to any home:
-//! directories that were removed here, and pipes, sockets and devices, which the kernel opens by itself.
+//! The last attributes of removed inodes whose home does not keep them while they are open: directories that were
+//! removed here, and pipes, sockets and devices, which the kernel opens by itself.
 //!
 //! The pool forgets these with their last entry. POSIX lets a program that has one open ask for its
 //! attributes as long as it likes: it has no links, and a directory is empty. So its attributes are kept
@@ -42,7 +42,7 @@ impl Removed {
 
     /// The attributes from before the removal.
     pub(crate) fn get(&self, inode: InodeId) -> Option<Attributes> {
-        self.nodes.look(inode, |node| node.removed.get().cloned()).flatten()
+        self.nodes.read(inode, |node| node.removed.get().cloned()).flatten()
     }
 
     /// It was not removed after all.

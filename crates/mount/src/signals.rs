@@ -1,4 +1,4 @@
-//! Signals that ask the daemon to end, as calls on a separate thread.
+//! Calls a function, on a thread of its own, when a signal asks the daemon to end.
 
 use std::sync::mpsc::channel;
 

@@ -1,4 +1,4 @@
-//! How much room the pool has, asked of the servers at most once a second.
+//! The pool's free and used memory for statfs, asked of the servers at most once a second.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
-//! The rule that strict files add: pages that programs store into are in this kernel alone, or not at all.
+//! Pages of strict files: while one kernel may store into a page, no other kernel has it.
 //!
-//! The server keeps the order (`ramlace_lanes`). This code ensures progress for a program that waited for a
-//! page: the page is not dropped while it is being read, nor for a short time after that, however soon
-//! another client wants it.
+//! The server grants and recalls the pages (`ramlace_lanes`). This file makes sure that a program that waited for
+//! a page can use it: the page is not dropped while it is being read, nor for a short time after that, however
+//! soon another client wants it.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ struct Table {
 
 #[derive(Default)]
 struct Reads {
-    under_way: Vec<ByteRange>,
+    in_flight: Vec<ByteRange>,
     answered: Vec<(ByteRange, Instant)>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Reading<'a> {
 impl StrictReads {
     /// The kernel requests pages.
     pub(crate) fn begin(&self, inode: InodeId, range: ByteRange) -> Reading<'_> {
-        self.lock().files.entry(inode).or_default().under_way.push(range);
+        self.lock().files.entry(inode).or_default().in_flight.push(range);
         Reading { reads: self, inode, range }
     }
 
@@ -53,7 +53,7 @@ impl StrictReads {
         loop {
             let Some(reads) = table.files.get_mut(&inode) else { return };
             let meets = |other: &ByteRange| !other.intersection(range).is_empty();
-            if reads.under_way.iter().any(meets) {
+            if reads.in_flight.iter().any(meets) {
                 table = self.answered.wait(table);
                 continue;
             }
@@ -75,8 +75,8 @@ impl Table {
     /// A read of a file was answered. Removes the entries of files of which nothing is read any more.
     fn note_answer(&mut self, inode: InodeId, range: ByteRange, now: Instant) {
         let Some(reads) = self.files.get_mut(&inode) else { return };
-        if let Some(at) = reads.under_way.iter().position(|other| *other == range) {
-            reads.under_way.swap_remove(at);
+        if let Some(at) = reads.in_flight.iter().position(|other| *other == range) {
+            reads.in_flight.swap_remove(at);
         }
         reads.forget_old(now);
         reads.answered.push((range, now));
@@ -85,7 +85,7 @@ impl Table {
             self.answered.pop_front();
             let Some(reads) = self.files.get_mut(&old) else { continue };
             reads.forget_old(now);
-            if reads.under_way.is_empty() && reads.answered.is_empty() {
+            if reads.in_flight.is_empty() && reads.answered.is_empty() {
                 self.files.remove(&old);
             }
         }
@@ -139,12 +139,12 @@ mod tests {
         let mut table = Table::default();
         let (begun, count) = (Instant::now(), 1_000);
         for number in 0..count {
-            table.files.entry(InodeId(number)).or_default().under_way.push(PAGE);
+            table.files.entry(InodeId(number)).or_default().in_flight.push(PAGE);
             table.note_answer(InodeId(number), PAGE, begun);
         }
         // One of them is read again.
-        table.files.get_mut(&InodeId(5)).unwrap().under_way.push(PAGE);
-        table.files.entry(FILE).or_default().under_way.push(PAGE);
+        table.files.get_mut(&InodeId(5)).unwrap().in_flight.push(PAGE);
+        table.files.entry(FILE).or_default().in_flight.push(PAGE);
         table.note_answer(FILE, PAGE, begun + HOLD_MIN);
         let mut left: Vec<u64> = table.files.keys().map(|inode| inode.0).collect();
         left.sort_unstable();

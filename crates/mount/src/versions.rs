@@ -1,13 +1,13 @@
-//! The version of each file to which the kernel's pages belong.
+//! The version of each file of which the kernel may have pages: an open drops them if the file has another version by
+//! then.
 //!
-//! The kernel's pages are good for the next open if nobody changed the file since. A file's version is its
-//! size, its generation and the time of its last change by the home's clock, which no program can set. A
-//! writer's bytes are in the pool before its time of change is, so pages that were read during a write belong
-//! to the version before, and the next open drops them.
+//! A file's version is its size, its generation and the time of its last change by the home's clock, which no
+//! program can set. A writer's bytes are in the pool before its time of change is, so pages that were read during
+//! a write count as of the version before, and the next open drops them.
 //!
-//! The kernel drops pages after it has the reply to an open and before the program has its descriptor. Until
-//! then no other open may trust them: a version is [learned](Versions::learn) when the new descriptor is
-//! used.
+//! The kernel drops pages after it has received the reply to an open and before the program has its descriptor.
+//! Until then no other open may trust them. So the new version is [learned](Versions::learn) only when the new
+//! descriptor is first used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,7 @@ impl Versions {
 
     /// Whether the kernel's pages of a file are of this version, or there are none.
     pub(crate) fn are_of(&self, inode: InodeId, version: Version) -> bool {
-        self.nodes.look(inode, |node| node.version.is(version)).unwrap_or(false)
+        self.nodes.read(inode, |node| node.version.is(version)).unwrap_or(false)
     }
 
     /// The kernel has no pages of a file that are older than this version. If this is called late it does no
@@ -65,8 +65,8 @@ impl Versions {
 
     /// Whether the kernel may have such pages. To be called when the open for writing is already visible.
     pub(crate) fn has_bare_pages(&self, inode: InodeId) -> bool {
-        let is_bare = self.nodes.look(inode, |node| node.bare.is_noted()).unwrap_or(false);
-        // Asked after that: whoever had no room to note it for this inode has told so before.
+        let is_bare = self.nodes.read(inode, |node| node.bare.is_noted()).unwrap_or(false);
+        // Read after the inode's own note: a thread that found no room for that note has set this before.
         is_bare || self.any_is_bare.load(Ordering::Acquire)
     }
 

@@ -39,7 +39,7 @@ impl WriteErrors {
 
     /// The file's last failure, unless it is among these; from then on it is.
     pub(crate) fn tell(&self, inode: InodeId, reported: &Reported) -> Result<()> {
-        self.nodes.look(inode, |node| node.failure.tell(reported)).unwrap_or(Ok(()))
+        self.nodes.read(inode, |node| node.failure.tell(reported)).unwrap_or(Ok(()))
     }
 
     /// The same for a refresh, which has no descriptor: each failure is reported by one. The kernel may have

@@ -283,7 +283,7 @@ impl SlotState {
     }
 
     /// Lane 0 has the bytes, or has refused them for good: then they stay where they are.
-    pub(crate) fn fill_reported(
+    pub(crate) fn promotion_reported(
         &mut self,
         delivery: DeliveryId,
         inode: InodeId,
@@ -315,7 +315,7 @@ impl SlotState {
 
     /// The server of lane 0 cannot be reached now. The bytes may have arrived there, so they count as under way
     /// until it answers; no caller waits for that.
-    pub(crate) fn fill_unreachable(&mut self, inode: InodeId, effects: &mut Vec<Effect>) {
+    pub(crate) fn promotion_unreachable(&mut self, inode: InodeId, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get_mut(&inode).map(|inode| &mut inode.body) else { return };
         let leaving = file.work.as_mut().and_then(|work| work.leaving.as_mut());
         if let Some(token) = leaving.and_then(|leaving| leaving.waiting.take()) {

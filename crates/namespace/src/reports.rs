@@ -114,11 +114,11 @@ impl SlotState {
 
             (Delivery::FillLane(message), report) => {
                 let refused = match report {
-                    Report::Unreachable(_) => return self.fill_unreachable(message.lane.inode, effects),
+                    Report::Unreachable(_) => return self.promotion_unreachable(message.lane.inode, effects),
                     Report::Refused(why) => Some(why),
                     _ => None,
                 };
-                self.fill_reported(delivery, message.lane.inode, refused, effects);
+                self.promotion_reported(delivery, message.lane.inode, refused, effects);
             }
             (Delivery::CutLane(message), report) => {
                 if done(&report) {

@@ -1,7 +1,8 @@
-//! For which request something is done, so that the log can tell it where another server is asked: the request of a
-//! client, or of a server that asks here. Nothing else depends on it.
+//! The request that the present task works for: its *cause*. When the task asks another server, the log names the
+//! cause beside that request, so that both can be found together. Nothing else depends on it.
 //!
-//! A server's child has one thread, whose tasks take turns: the cause is set whenever one of them goes on.
+//! A server's child has one thread, whose tasks take turns. So the cause is a variable of that thread, which is
+//! set whenever a task continues.
 
 use std::cell::Cell;
 use std::future::poll_fn;

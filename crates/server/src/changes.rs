@@ -1,5 +1,5 @@
-//! Clients' changes of slots: what the server adds to a request before the slot applies it, and to the answer
-//! afterwards.
+//! Clients' changes of a slot: what the server adds to a request before it is applied to the slot, and to the
+//! answer afterwards.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! Family of `ramlace check`: what this server holds, page by page. Changes nothing.
+//! The messages of `ramlace check`: they list what this server holds, page by page, and change nothing.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Family 0x02: reads and writes of bytes in lanes.
+//! Message family 0x02: reads and writes of bytes in lanes.
 //!
 //! Up to [`limits::STAGED_BYTES_MAX`] bytes are staged: they pass through a buffer and change the lane in one
 //! call, so no reader sees half of them. More bytes are received into the lane's memory and sent from it,
@@ -19,7 +19,7 @@ use ramlace_wire::{ClusterMap, Header, encode_body};
 
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
-use crate::lanes::UnderWay;
+use crate::lanes::InFlight;
 use crate::owners::{Claiming, wish_of};
 use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Refusal, Server};
@@ -256,10 +256,10 @@ impl Server {
         if through {
             self.data.begin_through(place_of(target.lane), header.session, range);
         }
-        let under_way = UnderWay::begin(self, target, range, (writer, back), connection);
+        let in_flight = InFlight::begin(self, target, range, (writer, back), connection);
         // SAFETY: the window keeps the segments mapped until this call has returned.
         let received = unsafe { connection.read_data_in_place(&segments).await };
-        drop(under_way);
+        drop(in_flight);
         // Pages that were read meanwhile have some of the old bytes, and some of the new.
         let told = match request.origin {
             WriteOrigin::Back => None,

@@ -1,4 +1,4 @@
-//! The only place where time and entropy enter a server.
+//! The only file of this crate that reads the clock and draws random numbers.
 #![allow(clippy::disallowed_methods, reason = "this is the door")]
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,5 @@
-//! One connection from its handshake to its end: the session it belongs to, and one request after another.
-//! Connections share nothing but the server; a client that never reads delays no other.
+//! Serves one connection, from its handshake to its end: finds the session that it belongs to, and handles one
+//! request after another. Connections share nothing but the server; a client that never reads delays no other.
 
 use std::pin::pin;
 use std::rc::Rc;

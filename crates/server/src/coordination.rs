@@ -1,4 +1,5 @@
-//! Cells in lanes, and waits for changes; barriers belong to the slots.
+//! Requests that change cells in lanes, and requests that wait for a change of bytes. (Barriers are part of the
+//! slots' state.)
 
 use std::rc::Rc;
 

@@ -135,7 +135,7 @@ pub(crate) async fn create(client: &mut Client, sequence: u64, name: Name) -> Re
 }
 
 #[test]
-fn the_heir_of_a_forgotten_server_gets_what_it_was_owed() {
+fn the_heir_of_a_forgotten_server_gets_what_was_pending_for_it() {
     let server = TestServer::start(2);
     run(async {
         let says = |_| None;

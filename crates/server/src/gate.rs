@@ -1,5 +1,6 @@
-//! The gate for replies: every answer to a request is sent here, in the order of its connection, and waits
-//! here until no client relies any more on what it contradicts. Answers will also wait here for replicas.
+//! The gate for replies: every answer to a request is sent here, in the order of its connection. An answer waits
+//! here while a client may still use a lease on something that the answer shows to be changed. Answers will also
+//! wait here for replicas.
 //!
 //! A request notes the slots that it reads or changes ([`Call::saw`], which the admission of a slot calls).
 //! Its answer waits for the recalls that are pending in these slots when it is made. Meanwhile its connection

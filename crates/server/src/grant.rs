@@ -1,4 +1,5 @@
-//! Gives lanes' files to clients of the same user on this machine, which read and map them directly.
+//! Sends the descriptors of lanes' files to clients of the same user on this machine, which read and map them
+//! directly.
 
 use std::rc::Rc;
 

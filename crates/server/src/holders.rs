@@ -1,5 +1,5 @@
-//! Which clients' kernels have which bytes, and which clients wait for which: what
-//! [`DataLeases`](ramlace_lanes::DataLeases) knows, with labels.
+//! A report for people (`ramlace status`): which clients' kernels have which bytes, and which clients wait for
+//! which. The data are those of [`DataLeases`](ramlace_lanes::DataLeases), with the clients' labels added.
 
 use std::cmp::Reverse;
 

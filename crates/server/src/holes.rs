@@ -1,4 +1,4 @@
-//! How much memory a lane holds, and where its holes are.
+//! Requests that ask how much memory a lane holds, and where its holes are.
 
 use std::rc::Rc;
 

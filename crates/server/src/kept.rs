@@ -1,4 +1,4 @@
-//! Limits what kept replies cost until their sessions acknowledge them: for a session that never
+//! Limits the memory for replies that are kept until their sessions acknowledge them: for one session that never
 //! acknowledges, and for many such sessions together.
 
 use std::collections::BTreeMap;

@@ -143,7 +143,7 @@ impl Server {
     }
 
     /// The same for a server that returns to its pool. Its bytes are worth more than storing the book in a
-    /// full store: it uses the book all the same, and the book's keeper sends it again until it is stored.
+    /// full store: it uses the book all the same, and the coordinator sends it again until it is stored.
     fn go_by_learned_book(self: &Rc<Self>, book: KeyBook) -> Result<()> {
         match self.go_by_book(book.clone()) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {

@@ -1,7 +1,7 @@
 //! Applies the rules of `ramlace_lanes` to the lanes of this server, with the bytes of the store.
 //!
 //! Bytes of lanes change in three ways: by a record ([`Server::commit`]), at once ([`Server::change_bytes`]),
-//! or while they arrive ([`UnderWay`]). Each ends in [`Server::note_effect`], so every wait for changes is
+//! or while they arrive ([`InFlight`]). Each ends in [`Server::note_effect`], so every wait for changes is
 //! notified.
 
 use std::rc::Rc;
@@ -96,13 +96,13 @@ impl Drop for Changing {
 }
 
 /// A write under way, noted until this is dropped.
-pub struct UnderWay {
+pub struct InFlight {
     server: Rc<Server>,
     target: LaneTarget,
     writer: Writer,
 }
 
-impl UnderWay {
+impl InFlight {
     /// The write's bytes begin to arrive on this connection.
     pub fn begin(
         server: &Rc<Server>,
@@ -110,16 +110,16 @@ impl UnderWay {
         range: ByteRange,
         (writer, back): (Writer, bool),
         connection: &Connection,
-    ) -> UnderWay {
+    ) -> InFlight {
         let (canceller, ended) = (connection.canceller(), Notify::new());
         let write = Rc::new(Arriving { range, back, canceller, ended });
         server.lane_desk.arriving.borrow_mut().insert((target.lane, writer), write);
         server.lane_desk.traffic.borrow_mut().begin(target.lane, writer, range);
-        UnderWay { server: server.clone(), target: *target, writer }
+        InFlight { server: server.clone(), target: *target, writer }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let (desk, lane) = (&self.server.lane_desk, self.target.lane);
         let effect = desk.traffic.borrow_mut().end(lane, self.writer);

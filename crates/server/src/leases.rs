@@ -1,5 +1,4 @@
-//! Leases on names and attributes: which mounts are told that what they cache has changed, and which answers
-//! wait for that.
+//! Leases on names and attributes: sends mounts the recalls of what they cache, and makes answers wait for them.
 //!
 //! The rules are in [`Leases`](ramlace_namespace::leases::Leases); this applies them. A change recalls the
 //! leases on what it changed in the step that commits it. Answers of its slot that are made from then on wait

@@ -18,7 +18,7 @@
 //! - The log: `commit` is the one way to change the state. `durable`, `record` (the kinds), `framing` (the bytes),
 //!   `snapshot` and `page_holders` rebuild it: slots, each a value of the crate `slot`, and what is the server's own.
 //! - Bytes: `chunk` moves the bytes of lanes, `staging` has memory for those that wait, `extending` tells the home in the
-//!   same request, `runs` many runs at once, `fill` takes over what was inline. `lanes`, `lane_life`, `cuts`, `holes`,
+//!   same request, `runs` many runs at once, `promotion` takes over what was inline. `lanes`, `lane_life`, `cuts`, `holes`,
 //!   `passthrough` and `grant` do for the store and for waiting tasks what the crate `lanes` decides.
 //! - Leases: `delegations` (a slot that one session answers for), `many` (what that session sends then), `leases` (names
 //!   and attributes), `data_leases` and `owners` (bytes, pages of strict files), `holders` (which sessions have what),
@@ -55,7 +55,6 @@ mod delivery_tests;
 mod durable;
 mod exposition;
 mod extending;
-mod fill;
 mod framing;
 mod gate;
 #[cfg(test)]
@@ -94,6 +93,7 @@ mod permits;
 #[cfg(test)]
 mod permits_tests;
 mod process;
+mod promotion;
 #[doc(hidden)]
 pub mod pure;
 mod record;

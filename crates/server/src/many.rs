@@ -1,5 +1,5 @@
-//! Many changes of one slot in one message ([`ramlace_wire::delegation::ChangeMany`]): each is done as if it
-//! had come alone.
+//! Many changes of one slot in one message ([`ramlace_wire::delegation::ChangeMany`]). Each is applied as if it
+//! had been sent alone.
 
 use std::rc::Rc;
 

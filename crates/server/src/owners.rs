@@ -1,6 +1,6 @@
-//! Claims on bytes at a place that strict mounts use: the rules are
-//! [`DataLeases::claim`](ramlace_lanes::DataLeases::claim), this waits. A wait is a step of its connection's
-//! task, and no thread.
+//! Requests that claim bytes at a place that strict mounts use. The rules are
+//! [`DataLeases::claim`](ramlace_lanes::DataLeases::claim); here a request waits for its claim to be granted, as a
+//! step of its connection's task.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! What is kept over a restart of the pages that kernels cache: which sessions have some, and which pages
-//! others have changed and their holders still have to drop.
+//! What a server keeps over a restart about pages that kernels cache: which sessions have some, and which pages
+//! were changed by other sessions and not dropped by their holders yet.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 //!
 //! They pass through a buffer, and are read or changed in one step: others see all of them as before, or all
 //! as after. Claims against strict mounts, and which write-backs are stopped, follow from the whole range
-//! from the first byte to the last. Recalls from other mounts, reports to those who wait for changes, and
+//! from the first byte to the last. Recalls from other mounts, reports to the sessions that wait for changes, and
 //! recovery after a loss follow from the runs themselves.
 
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::lane_life::Purpose;
 use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Server};
 
-/// Up to this many changes are reported one by one to those who wait for changes; if there are more, the gaps
+/// Up to this many changes are reported one by one to the sessions that wait for changes; if there are more, the gaps
 /// between them are reported as changed too.
 const REPORTED_ONE_BY_ONE_MAX: usize = 16;
 

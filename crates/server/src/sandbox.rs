@@ -46,7 +46,7 @@ const READABLE: [&str; 12] = [
 ];
 /// The capabilities that root's processes drop: addresses and routes, memory and ports of the machine,
 /// modules, its clock, device files, and the memory of other processes.
-const GIVEN_UP: CapabilitySet = CapabilitySet::NET_ADMIN
+const DROPPED: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::SYS_RAWIO)
     .union(CapabilitySet::SYS_MODULE)
@@ -157,9 +157,9 @@ fn keep_to_files(own: &[PathBuf], readable: &[PathBuf], store: Option<BorrowedFd
 /// A program that this process might start gets none of them either: `no_new_privs` is set.
 fn drop_capabilities() -> Result<()> {
     let less = |had: CapabilitySets| CapabilitySets {
-        effective: had.effective - GIVEN_UP,
-        permitted: had.permitted - GIVEN_UP,
-        inheritable: had.inheritable - GIVEN_UP,
+        effective: had.effective - DROPPED,
+        permitted: had.permitted - DROPPED,
+        inheritable: had.inheritable - DROPPED,
     };
     capabilities(None)
         .and_then(|had| set_capabilities(None, less(had)))
@@ -641,7 +641,7 @@ mod tests {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             for set in ["CapInh:", "CapPrm:", "CapEff:"] {
                 let line = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
-                assert_eq!(u64::from_str_radix(line.trim(), 16).unwrap() & GIVEN_UP.bits(), 0, "{set}");
+                assert_eq!(u64::from_str_radix(line.trim(), 16).unwrap() & DROPPED.bits(), 0, "{set}");
             }
             let denied = |error: std::io::Error| error.raw_os_error() == Some(libc::EACCES);
             assert!(denied(std::fs::read(there.join("private")).unwrap_err()));

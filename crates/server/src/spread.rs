@@ -1,4 +1,4 @@
-//! Chooses the slots over which a directory is spread once it has grown.
+//! Spreads a directory that has grown over several slots: chooses them, and begins the change.
 //!
 //! A pool of one server spreads nothing: its one thread would serve no entry sooner, and a rename within the
 //! directory would take messages between slots.

@@ -1,5 +1,6 @@
-//! Memory for large writes that are received before they wait for other machines: their sender may stop in
-//! the middle, and must hold no page then. A write without room stays in its connection.
+//! Memory for the bytes of large writes, which are received completely before the write waits for other
+//! machines: a sender may stop in the middle, and must not hold any page then. A write that finds no room here
+//! stays in its connection.
 
 use std::rc::Rc;
 

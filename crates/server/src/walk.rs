@@ -1,4 +1,4 @@
-//! Several steps of a path in one request.
+//! Path resolution: one request resolves as many components of a path as lie on this server.
 
 use std::rc::Rc;
 

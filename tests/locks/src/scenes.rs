@@ -35,21 +35,21 @@ fn all(threads: Vec<thread::JoinHandle<()>>) {
 /// who comes while another tells waits for that one.
 pub fn senders_of_one_slot() {
     let outbox = Arc::new(Outbox::default());
-    let heard = Arc::new(Mutex::new(Vec::new()));
+    let delivered = Arc::new(Mutex::new(Vec::new()));
     let sending = Arc::new(AtomicBool::new(false));
     let add = |outbox: &Outbox, number| {
         outbox.add(Message::CancelChange(Kept { slot: SLOT, sequence: Sequence(number) }), Instant::now());
     };
     add(&outbox, 1);
     add(&outbox, 2);
-    let tell = |outbox: &Outbox, heard: &Mutex<Vec<u64>>, sending: &AtomicBool| {
+    let tell = |outbox: &Outbox, delivered: &Mutex<Vec<u64>>, sending: &AtomicBool| {
         let subject = Subject::CancelledChanges(SLOT);
         while let Some(by) = outbox.sent_by(subject) {
             match by {
                 SentBy::Me(told) => {
                     assert!(!sending.swap(true, Ordering::SeqCst), "two tell one subject");
                     while let Some(Message::CancelChange(kept)) = told.message(None) {
-                        heard.lock().push(kept.sequence.0);
+                        delivered.lock().push(kept.sequence.0);
                         told.acknowledged();
                     }
                     sending.store(false, Ordering::SeqCst);
@@ -61,18 +61,18 @@ pub fn senders_of_one_slot() {
     };
     let mut threads: Vec<_> = (0..2)
         .map(|_| {
-            let (outbox, heard, sending) = (outbox.clone(), heard.clone(), sending.clone());
-            thread::spawn(move || tell(&outbox, &heard, &sending))
+            let (outbox, delivered, sending) = (outbox.clone(), delivered.clone(), sending.clone());
+            thread::spawn(move || tell(&outbox, &delivered, &sending))
         })
         .collect();
-    let (own, owner_heard, owner_sending) = (outbox.clone(), heard.clone(), sending);
+    let (own, owner_delivered, owner_sending) = (outbox.clone(), delivered.clone(), sending);
     threads.push(thread::spawn(move || {
         add(&own, 3);
-        tell(&own, &owner_heard, &owner_sending);
-        assert!(owner_heard.lock().contains(&3), "who has told everything has told that");
+        tell(&own, &owner_delivered, &owner_sending);
+        assert!(owner_delivered.lock().contains(&3), "who has told everything has told that");
     }));
     all(threads);
-    assert_eq!(*heard.lock(), [1, 2, 3]);
+    assert_eq!(*delivered.lock(), [1, 2, 3]);
     assert_eq!(outbox.count(), 0);
 }
 
@@ -145,9 +145,9 @@ pub fn more_threads_than_places() {
     assert_eq!(places.lock().used(), taken - 1);
 }
 
-/// One question renews all leases of a server, while its recalls are heard: nobody waits for another's lock, and a renewal counts for no
-/// recall that was not heard.
-pub fn renewals_while_recalls_are_heard() {
+/// One request renews all leases of a server, while its recalls arrive: nobody waits for another's lock, and a renewal counts for no
+/// recall that has not arrived.
+pub fn renewals_while_recalls_arrive() {
     let renewals = Arc::new(Renewals::default());
     let (server, epoch, life) = (ServerId(0), Epoch(1), 5);
     renewals.note_done(server, (life, epoch), None);

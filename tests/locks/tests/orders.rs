@@ -36,7 +36,7 @@ fn who_waits_for_a_connection_gets_one_in_its_turn() {
 // SEMANTICS 138.2
 #[test]
 fn leases_are_renewed_for_no_recall_that_was_not_received_whoever_asks() {
-    in_many_orders(scenes::renewals_while_recalls_are_heard);
+    in_many_orders(scenes::renewals_while_recalls_arrive);
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl User {
         self.uid == 0 || (self.uid == of.uid && uid == of.uid && (gid == of.gid || self.is_in(gid)))
     }
 
-    /// Whether the user may take an entry that leads to `of` out of a directory that he may change.
+    /// Whether the user may take an entry that leads to `of` out of a directory that they may change.
     #[must_use]
     pub fn may_take(&self, of: Owned, directory: Owned) -> bool {
         let sticky = directory.mode & 0o1000 != 0;

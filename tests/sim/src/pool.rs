@@ -1,11 +1,11 @@
 //! A whole pool: the values of slots that servers run ([`ramlace_slot`]), the deliveries between them, clients that repeat by the product's rule
-//! what they were not answered, and tell by its outbox what they have given up ([`ramlace_client::pure`]), a network that delays, loses, repeats
+//! what they were not answered, and tell by its outbox what they have cancelled ([`ramlace_client::pure`]), a network that delays, loses, repeats
 //! and cuts, and servers that are stopped, or die at any moment and begin again from snapshots and logs, one of them at times without its store.
 //! Servers have the tables of sessions ([`ramlace_server::pure`]) and leases and a gate for answers ([`ramlace_namespace::leases`]), clients a mount
 //! that keeps and a kernel that believes ([`ramlace_mount::believed`], [`ramlace_client::pure`]).
 //!
 //! What holds: a client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
-//! what it was; a call ends within 5 s, and what was given up is done, or never will be; nobody believes what an answer that has left
+//! what it was; a call ends within 5 s, and what was cancelled is done, or never will be; nobody believes what an answer that has left
 //! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after it was last
 //! heard, and not before; bytes that went with a store are an error, and never zeros or what was before; when everybody has
 //! left, nothing is pending, held or forgotten, and `ramlace check` finds nothing else.
@@ -13,11 +13,11 @@
 
 mod bug;
 mod calls;
+mod cancelling;
 mod client;
 mod delivering;
 mod finish;
 mod gate;
-mod giving_up;
 mod lanes;
 mod losing;
 mod mount;
@@ -196,7 +196,7 @@ pub struct World {
     /// Changes that have come to their slot, those that are done, and those of which a client relies on it that they never will be.
     received: BTreeSet<Token>,
     done: BTreeMap<Token, Reply>,
-    given_up: BTreeSet<Token>,
+    cancelled: BTreeSet<Token>,
     /// The states that inodes have had, of those that somebody has read; `None`: it is gone.
     states: BTreeMap<InodeId, Vec<Option<Attributes>>>,
     /// Those that the last records have changed.
@@ -234,7 +234,7 @@ impl World {
             have_left: false,
             received: BTreeSet::new(),
             done: BTreeMap::new(),
-            given_up: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
             states: BTreeMap::new(),
             changed: Vec::new(),
             shown: BTreeMap::new(),
@@ -482,7 +482,7 @@ impl World {
         let server = &mut self.servers[home];
         server.waiting.insert(token);
         match op {
-            Op::CancelChange(request) if self.bug != Bug::KnowsWhatWasGivenUp => {
+            Op::CancelChange(request) if self.bug != Bug::KnowsWhatWasCancelled => {
                 server.waiting.remove(&Token { session, sequence: request.sequence });
             }
             _ => {}

@@ -1,10 +1,10 @@
-//! Stores into mapped files of which only their times tell, in virtual time: when a mount looks at them ([`ramlace_mount::looks`]), over programs that
+//! Stores into mapped files of which only their times tell, in virtual time: when a mount polls them ([`ramlace_mount::mtime_poll`]), over programs that
 //! store when they like, a kernel that takes a while to forget files, and homes that take a while to answer.
 //!
 //! What holds: a home that answers knows of a store 5 s after it at the latest. A [`StoreBug`] planted in what the mount's thread must do for the
 //! rule must be found.
 
-use ramlace_mount::looks::{Looks, PAUSE};
+use ramlace_mount::mtime_poll::{MtimePoll, PAUSE};
 
 use crate::agenda::Agenda;
 use crate::dice::Dice;
@@ -25,9 +25,9 @@ pub enum StoreBug {
     None,
     /// Pauses are counted, and what the rounds between them take is not.
     CountsPauses,
-    /// A look is at one file, each in its turn.
-    LooksAtOne,
-    /// A look that is due is left out where the round took long.
+    /// A poll is of one file, each in its turn.
+    PollsOne,
+    /// A poll that is due is left out where the round took long.
     SkipsWhenBusy,
     /// The thread rests for longer.
     RestsLonger,
@@ -36,7 +36,7 @@ pub enum StoreBug {
 impl StoreBug {
     /// All that can be planted.
     pub const ALL: [StoreBug; 4] =
-        [StoreBug::CountsPauses, StoreBug::LooksAtOne, StoreBug::SkipsWhenBusy, StoreBug::RestsLonger];
+        [StoreBug::CountsPauses, StoreBug::PollsOne, StoreBug::SkipsWhenBusy, StoreBug::RestsLonger];
 }
 
 tally! {
@@ -68,7 +68,7 @@ enum Event {
 /// # Errors
 /// The first store that is reported too late, and when.
 pub fn run_stores(seed: u64, bug: StoreBug) -> Result<StoreTally, String> {
-    let (mut dice, mut agenda, mut looks) = (Dice(seed), Agenda::<Event>::default(), Looks::default());
+    let (mut dice, mut agenda, mut poll) = (Dice(seed), Agenda::<Event>::default(), MtimePoll::default());
     let mut tally = StoreTally::default();
     // The stores of each file that its home does not know of.
     let mut unreported: [Vec<u64>; FILES] = Default::default();
@@ -91,15 +91,15 @@ pub fn run_stores(seed: u64, bug: StoreBug) -> Result<StoreTally, String> {
                 let mut ends = now + (0..FILES).map(|_| dice.roll(FORGETS_MILLIS_MAX)).sum::<u64>();
                 let is_due = match bug {
                     StoreBug::CountsPauses => number.is_multiple_of(10),
-                    StoreBug::SkipsWhenBusy => looks.is_due(agenda.instant_of(ends)) && ends < now + 60,
-                    _ => looks.is_due(agenda.instant_of(ends)),
+                    StoreBug::SkipsWhenBusy => poll.is_due(agenda.instant_of(ends)) && ends < now + 60,
+                    _ => poll.is_due(agenda.instant_of(ends)),
                 };
-                let looked_at = (0..FILES).filter(|file| match bug {
-                    StoreBug::LooksAtOne => *file == number as usize % FILES,
+                let polled = (0..FILES).filter(|file| match bug {
+                    StoreBug::PollsOne => *file == number as usize % FILES,
                     _ => true,
                 });
-                for file in looked_at.filter(|_| is_due) {
-                    // Each is looked at when the one before it has been reported.
+                for file in polled.filter(|_| is_due) {
+                    // Each is polled when the one before it has been reported.
                     let up_to = ends;
                     ends += if unreported[file].is_empty() { 0 } else { 1 + dice.roll(ANSWERS_MILLIS_MAX) };
                     agenda.at(ends, Event::Reported { file, up_to });

@@ -249,14 +249,14 @@ impl Run {
             }
         }
         // When each piece under way is answered, or its connection is cut.
-        let mut under_way: Vec<VecDeque<Result<u64, u64>>> = vec![VecDeque::new(); SERVERS];
+        let mut in_flight: Vec<VecDeque<Result<u64, u64>>> = vec![VecDeque::new(); SERVERS];
         let mut waiting = self.left.clone();
         while self.left.iter().any(|left| *left > 0) {
-            for (server, (waiting, under_way)) in waiting.iter_mut().zip(&mut under_way).enumerate() {
-                self.fill(server, waiting, under_way);
+            for (server, (waiting, in_flight)) in waiting.iter_mut().zip(&mut in_flight).enumerate() {
+                self.fill(server, waiting, in_flight);
             }
-            for (server, under_way) in under_way.iter_mut().enumerate() {
-                let Some(answer) = under_way.pop_front() else { continue };
+            for (server, in_flight) in in_flight.iter_mut().enumerate() {
+                let Some(answer) = in_flight.pop_front() else { continue };
                 if let Err(failed) = self.collect(server, answer) {
                     return Ended::Failed(failed);
                 }
@@ -266,15 +266,15 @@ impl Run {
     }
 
     /// Sends pieces until the window is full; a server serves one after the other.
-    fn fill(&mut self, server: usize, waiting: &mut u64, under_way: &mut VecDeque<Result<u64, u64>>) {
-        while *waiting > 0 && under_way.len() < WINDOW {
+    fn fill(&mut self, server: usize, waiting: &mut u64, in_flight: &mut VecDeque<Result<u64, u64>>) {
+        while *waiting > 0 && in_flight.len() < WINDOW {
             *waiting -= 1;
-            let begins = match under_way.back() {
+            let begins = match in_flight.back() {
                 Some(Ok(before) | Err(before)) => self.now.max(*before),
                 None => self.now,
             };
             let takes = 1 + self.dice.roll(400);
-            under_way.push_back(self.servers[server].serves(begins, takes));
+            in_flight.push_back(self.servers[server].serves(begins, takes));
             if self.bug == TransferBug::CountsSending {
                 self.progress.made(self.instant());
             }

@@ -50,7 +50,7 @@ static const char *paths[3];
 static int machines;
 
 /* The others end, too: they would wait for this one for ever. */
-static void give_up(int status)
+static void end_run(int status)
 {
     if (shared)
         atomic_store(&shared->has_failed, 1);
@@ -60,14 +60,14 @@ static void give_up(int status)
 static void fail(const char *what)
 {
     fprintf(stderr, "%s: %s\n", what, strerror(errno));
-    give_up(1);
+    end_run(1);
 }
 
 static void check(int holds, const char *what)
 {
     if (!holds) {
         fprintf(stderr, "wrong: %s\n", what);
-        give_up(3);
+        end_run(3);
     }
 }
 
@@ -81,7 +81,7 @@ static void together(void)
     } else {
         while (atomic_load(&shared->round) == round) {
             if (atomic_load(&shared->has_failed))
-                give_up(5);
+                end_run(5);
             sched_yield();
         }
     }
@@ -240,7 +240,7 @@ static void is_gone(int signal)
         /* The exit status says it where this cannot be written. */
         ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
         (void)written;
-        give_up(4);
+        end_run(4);
     }
     siglongjmp(gone, 1);
 }

@@ -12,6 +12,7 @@ use ramlace_client::{
 use ramlace_sync::Mutex;
 use ramlace_system_tests::{TestPool, pattern};
 use ramlace_wire::LayoutHints;
+use ramlace_wire::leases::EndRecalls;
 
 const UNIT: u64 = 64 << 10;
 
@@ -176,7 +177,7 @@ impl DataLeases for Kernel {
     fn recalled(&self, server: ServerId, recalls: &[DataRecall]) {
         let _none = self.pages.lock();
         let done: Vec<u64> = recalls.iter().map(|recall| recall.number).collect();
-        self.pool.end_recalls(server, &done, &[]);
+        self.pool.end_recalls(server, EndRecalls::of_done(&done));
     }
 
     fn forgotten(&self, _: ServerId, _: u64) {}

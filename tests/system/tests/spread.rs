@@ -204,7 +204,7 @@ fn entries_that_were_lost_with_a_server_are_an_error_and_never_absent() {
                     lost += 1;
                 }
             }
-            // A lost one takes three questions with pauses.
+            // A lost one takes three requests with pauses.
             if lost >= 50 && there >= 50 {
                 break;
             }

@@ -214,7 +214,7 @@ class RawFile(io.RawIOBase):
         self._native.refresh(start, start + _offset(length) if length else (1 << 63) - 1)
 
     def sync(self) -> None:
-        """Wait until size and times are settled at the servers (``os.fsync`` for a pool's file)."""
+        """Wait until the servers have size and times (``os.fsync`` for a pool's file)."""
         self._check()
         self._native.sync()
 

@@ -189,10 +189,10 @@ fn side(place: &Place, pools: &mut Pools) -> Result<Side> {
 }
 
 fn report(summary: Summary, output: &mut Output) -> Done {
-    let Summary { files, bytes, errors, given_up, took } = summary;
+    let Summary { files, bytes, errors, aborted, took } = summary;
     if output.json {
         output.json(&json!({
-            "files": files, "bytes": bytes, "errors": errors, "given_up": given_up, "seconds": took.as_secs_f64(),
+            "files": files, "bytes": bytes, "errors": errors, "given_up": aborted, "seconds": took.as_secs_f64(),
         }))?;
         output.flush()?;
     }
@@ -200,7 +200,7 @@ fn report(summary: Summary, output: &mut Output) -> Done {
         return Ok(());
     }
     if files > 0 || errors > 1 {
-        let rest = if given_up { "; the rest was not begun, as there is no room" } else { "" };
+        let rest = if aborted { "; the rest was not begun, as there is no room" } else { "" };
         output.note(format_args!("{files} copied ({}), {errors} failed{rest}", format_bytes(bytes)));
     }
     Err(Failure::Told)

@@ -295,12 +295,12 @@ pub struct GuardArgs {
 pub fn run_guard(_: &GuardArgs) -> Done {
     ramlace_server::harden();
     // It is written by the daemon and read by programs, and concerns no file.
-    let give_up = || {
+    let enter_sandbox = || {
         for lacking in ramlace_server::enter_mount_sandbox(Some(MountFiles::default())) {
             eprintln!("ramlace: the sandbox of this mount's guard is not whole: {lacking}");
         }
     };
-    Ok(ramlace_mount::run_guard(std::io::stdin(), give_up)?)
+    Ok(ramlace_mount::run_guard(std::io::stdin(), enter_sandbox)?)
 }
 
 /// Asked to end: programs that use the mount keep what they have open, until they are asked twice.

@@ -227,7 +227,7 @@ fn keys_lead_from_servers_to_messages_and_clients() {
     let mut screen = Screen::new(&home, 140, 60, &["--messages"]);
     screen.until("calls/s, ");
     screen.until("MESSAGE ");
-    // Its own questions are counted as those of others are.
+    // Its own requests are counted as those of others are.
     screen.until("GetMetrics");
     screen.until("s sort (by calls)   p pause   c clients   m servers");
     screen.press(b"s");

@@ -43,10 +43,10 @@ pub(crate) struct Blocks {
 }
 
 /// The owner of a block, and the block's number in the file.
-type Place = (Keeper, u64);
+type Place = (Owner, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Keeper {
+enum Owner {
     /// All opens of a file in this process, by leases.
     Leased(InodeId),
     /// One open file in relaxed mode, by its number.
@@ -166,7 +166,7 @@ impl Blocks {
         known.opens -= 1;
         if known.opens == 0 {
             self.files.remove(&inode);
-            self.drop_blocks(Keeper::Leased(inode), |_, _| true);
+            self.drop_blocks(Owner::Leased(inode), |_, _| true);
         }
     }
 
@@ -181,7 +181,7 @@ impl Blocks {
             return Found::Read(0);
         }
         let (number, start) = (offset / BLOCK_BYTES, (offset % BLOCK_BYTES) as usize);
-        let place = (Keeper::Leased(inode), number);
+        let place = (Owner::Leased(inode), number);
         if let Some(block) = self.blocks.get_mut(&place)
             // When the file has grown, the block that was its last one is too short.
             && let Some(bytes) = block.bytes.get(start..start + there)
@@ -242,7 +242,7 @@ impl Blocks {
         let lane = (number * BLOCK_BYTES / layout.stripe_unit) % u64::from(layout.width);
         let lane = (!brought.inline).then_some(lane as u16);
         let block = Block { bytes: brought.bytes, asked: brought.asked, lane, used: 0, numbers: None };
-        self.insert((Keeper::Leased(inode), number), block);
+        self.insert((Owner::Leased(inode), number), block);
     }
 
     fn insert(&mut self, place: Place, block: Block) {
@@ -267,9 +267,9 @@ impl Blocks {
         if known.generation != leased.generation {
             known.generation = leased.generation;
             known.recalls += 1;
-            self.drop_blocks(Keeper::Leased(inode), |_, _| true);
+            self.drop_blocks(Owner::Leased(inode), |_, _| true);
         } else if !leased.inline {
-            self.drop_blocks(Keeper::Leased(inode), |_, block| block.lane.is_none());
+            self.drop_blocks(Owner::Leased(inode), |_, block| block.lane.is_none());
         }
     }
 
@@ -283,7 +283,7 @@ impl Blocks {
         current: bool,
     ) {
         if !current {
-            self.drop_blocks(Keeper::Leased(inode), |_, block| block.lane == Some(lane));
+            self.drop_blocks(Owner::Leased(inode), |_, block| block.lane == Some(lane));
         } else if let Some(known) = self.known_at(inode, moment) {
             known.lanes.insert(lane, asked);
         }
@@ -303,7 +303,7 @@ impl Blocks {
         let Some(known) = self.files.get_mut(&inode) else { return };
         known.recalls += 1;
         let (layout, recalled) = (known.layout, ByteRange { start, end });
-        self.drop_blocks(Keeper::Leased(inode), |number, _| {
+        self.drop_blocks(Owner::Leased(inode), |number, _| {
             let block = bytes_of(number);
             lane.is_none_or(|lane| {
                 !ramlace_layout::lane_span(&layout, lane, block).intersection(recalled).is_empty()
@@ -313,7 +313,7 @@ impl Blocks {
 
     /// Reads from the blocks of one open file in relaxed mode; `None` when not all of the bytes are cached.
     pub(crate) fn read_relaxed(&mut self, open: u64, buffer: &mut [u8], offset: u64) -> Option<usize> {
-        let place = (Keeper::Relaxed(open), offset / BLOCK_BYTES);
+        let place = (Owner::Relaxed(open), offset / BLOCK_BYTES);
         let start = (offset % BLOCK_BYTES) as usize;
         let block = self.blocks.get_mut(&place)?;
         // The file may have grown by now beyond the end that the block has seen.
@@ -334,7 +334,7 @@ impl Blocks {
         numbers: Option<Arc<LaneNumbers>>,
     ) {
         let block = Block { bytes, asked: Instant::now(), lane: None, used: 0, numbers };
-        self.insert((Keeper::Relaxed(open), number), block);
+        self.insert((Owner::Relaxed(open), number), block);
     }
 
     /// The cached blocks of a range, and the numbers known of each.
@@ -343,8 +343,8 @@ impl Blocks {
         open: u64,
         range: ByteRange,
     ) -> Vec<(ByteRange, Option<Arc<LaneNumbers>>)> {
-        let keeper = Keeper::Relaxed(open);
-        let blocks = self.blocks.range((keeper, range.start / BLOCK_BYTES)..=(keeper, u64::MAX));
+        let owner = Owner::Relaxed(open);
+        let blocks = self.blocks.range((owner, range.start / BLOCK_BYTES)..=(owner, u64::MAX));
         blocks
             .map(|((_, number), block)| (bytes_of(*number), block.numbers.clone()))
             .take_while(|(block, _)| block.start < range.end)
@@ -353,7 +353,7 @@ impl Blocks {
 
     /// Drops the cached blocks of a range.
     pub(crate) fn drop_relaxed(&mut self, open: u64, range: ByteRange) {
-        self.drop_blocks(Keeper::Relaxed(open), |number, _| !bytes_of(number).intersection(range).is_empty());
+        self.drop_blocks(Owner::Relaxed(open), |number, _| !bytes_of(number).intersection(range).is_empty());
     }
 
     /// Drops everything.
@@ -374,8 +374,8 @@ impl Blocks {
         self.files.get_mut(&inode).filter(|known| (known.recalls, clears) == moment)
     }
 
-    fn drop_blocks(&mut self, keeper: Keeper, goes: impl Fn(u64, &Block) -> bool) {
-        let all = self.blocks.range((keeper, 0)..=(keeper, u64::MAX));
+    fn drop_blocks(&mut self, owner: Owner, goes: impl Fn(u64, &Block) -> bool) {
+        let all = self.blocks.range((owner, 0)..=(owner, u64::MAX));
         let gone: Vec<_> =
             all.filter(|((_, number), block)| goes(*number, block)).map(|(at, _)| *at).collect();
         gone.into_iter().for_each(|at| self.drop_block(at));

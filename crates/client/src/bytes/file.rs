@@ -1,4 +1,4 @@
-//! An open file: what it is, what is known of it, and its share of the open inode.
+//! An open file: its layout and rights, and its share of the inode that this process holds open.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::namespace::{GetAttributes, InodeInfo, Open, Opened};

@@ -1,5 +1,5 @@
-//! The servers that give leases on bytes: the incarnation of each, and the ended recalls that are not
-//! acknowledged to it yet.
+//! The servers that have given this session leases on bytes: the incarnation of each, and the recalls that are done
+//! and not acknowledged to it yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Reads and writes of bytes that this machine's kernel caches in its pages.
+//! Reads and writes for the pages of this machine's kernel, which a mount requests.
 //!
 //! Servers give leases on such bytes and recall them when another client changes them
-//! ([`crate::names::leases`]). Library calls cache nothing and need no lease.
+//! ([`crate::names::leases`]). Reads and writes of the library cache nothing and need no lease.
 
 use std::cell::RefCell;
 

@@ -1,4 +1,5 @@
-//! The numbers that servers give to changes of a file's lanes. They tell which state of the lanes a copy has.
+//! The version numbers of a file's lanes: a server raises a lane's number with each change. They tell which state
+//! of the lanes a copy has.
 
 use ramlace_base::Generation;
 

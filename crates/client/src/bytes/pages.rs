@@ -1,4 +1,4 @@
-//! How a transfer's bytes relate to the pages of this machine's kernel, and what follows from that.
+//! The pages of this machine's kernel that a transfer touches, and what has to be done because of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -60,7 +60,7 @@ impl File {
     }
 
     /// Reports that the kernel's mappings were stored into, at this time by this machine's clock: to the
-    /// home, unless it knows of a later change, and to those who wait for a change of the bytes.
+    /// home, unless it knows of a later change, and to the sessions that wait for a change of the bytes.
     pub fn publish_stores(&self, at: Timestamp) -> Result<()> {
         let handle = self.handle()?;
         if at > self.refresh(self.handle()?)?.attributes.changed {

@@ -34,8 +34,8 @@ struct Share {
     /// Pieces to send, by their index in the batch.
     waiting: VecDeque<usize>,
     /// Pieces sent, with the numbers of their calls.
-    under_way: VecDeque<(usize, u32)>,
-    bytes_under_way: u64,
+    in_flight: VecDeque<(usize, u32)>,
+    bytes_in_flight: u64,
 }
 
 /// Sends every piece that is not done once, and collects the results.
@@ -78,7 +78,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             if let Some(error) = round.over.take() {
                 return Err(error);
             }
-            if shares.iter().all(|share| share.under_way.is_empty()) {
+            if shares.iter().all(|share| share.in_flight.is_empty()) {
                 break;
             }
             for share in &mut shares {
@@ -140,16 +140,16 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
                 share.waiting.pop_front();
                 continue;
             }
-            let full = share.bytes_under_way + length > WINDOW_BYTES_MAX
-                || share.under_way.len() >= WINDOW_REQUESTS_MAX;
-            if full && !share.under_way.is_empty() {
+            let full = share.bytes_in_flight + length > WINDOW_BYTES_MAX
+                || share.in_flight.len() >= WINDOW_REQUESTS_MAX;
+            if full && !share.in_flight.is_empty() {
                 return;
             }
             match self.send(share, index) {
                 Ok(Some(call)) => {
                     share.waiting.pop_front();
-                    share.under_way.push_back((index, call));
-                    share.bytes_under_way += length;
+                    share.in_flight.push_back((index, call));
+                    share.bytes_in_flight += length;
                 }
                 Ok(None) => return,
                 Err(error) => return self.lose(share, Unanswered::lost(error)),
@@ -181,7 +181,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
         }
         if piece.ticket.is_none() {
             piece.ticket = match session.sequences.try_take(target.slot) {
-                None if !share.under_way.is_empty() => return Ok(None),
+                None if !share.in_flight.is_empty() => return Ok(None),
                 None => Some(session.ticket(target.slot, self.progress.deadline())?),
                 taken => taken,
             };
@@ -208,8 +208,8 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
 
     /// Receives one reply.
     fn collect(&mut self, share: &mut Share) {
-        let Some((index, call)) = share.under_way.pop_front() else { return };
-        share.bytes_under_way -= self.batch[index].length;
+        let Some((index, call)) = share.in_flight.pop_front() else { return };
+        share.bytes_in_flight -= self.batch[index].length;
         let Some(line) = &mut share.line else { return };
         match self.receive(line, index, call) {
             Ok(()) => {
@@ -220,7 +220,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             }
             Err(unanswered) if unanswered.from_server => self.fail_piece(share, index, unanswered),
             Err(unanswered) => {
-                share.under_way.push_front((index, call));
+                share.in_flight.push_front((index, call));
                 self.lose(share, unanswered);
             }
         }
@@ -266,13 +266,13 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     /// The connection is gone, and with it the replies to its requests in flight.
     fn lose(&mut self, share: &mut Share, unanswered: Unanswered) {
         share.line = None;
-        share.bytes_under_way = 0;
+        share.bytes_in_flight = 0;
         let judged = self.judge(share, unanswered);
         self.transfer.pages.note_repeated();
         if judged.verdict.stops_others() {
             self.over = Some(judged.error.clone());
         }
-        let lost = share.under_way.drain(..).map(|(index, _)| index).chain(share.waiting.drain(..));
+        let lost = share.in_flight.drain(..).map(|(index, _)| index).chain(share.waiting.drain(..));
         for index in lost {
             self.batch[index].state = State::Failed(judged.clone());
         }
@@ -287,7 +287,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
 
 impl Share {
     fn new(server: Arc<Server>) -> Share {
-        Share { server, line: None, waiting: VecDeque::new(), under_way: VecDeque::new(), bytes_under_way: 0 }
+        Share { server, line: None, waiting: VecDeque::new(), in_flight: VecDeque::new(), bytes_in_flight: 0 }
     }
 }
 

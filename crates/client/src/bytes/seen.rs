@@ -1,5 +1,5 @@
-//! Which state of a file's bytes a copy has, by the numbers that servers give to changes: so a refresh of
-//! unchanged bytes moves none of them.
+//! Which state of a file's bytes a copy has, by the version numbers of its lanes: so a refresh of unchanged bytes
+//! transfers none of them.
 //!
 //! Numbers are taken before the bytes are read. So a change that the copy has may be taken for one that it
 //! does not have, which costs a read, and never the reverse. Stores of programs on a server's machine into

@@ -1,4 +1,4 @@
-//! A file's size and its memory: allocating, freeing, truncating.
+//! Requests that change a file's size and memory: allocate, free, truncate.
 
 use ramlace_base::{ByteRange, ErrorKind, Redirect, Result, limits};
 use ramlace_wire::Attributes;

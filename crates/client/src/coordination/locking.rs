@@ -1,5 +1,5 @@
-//! Locks at their homes: requesting, waiting, cancelling, and what is left to the outbox while a home does
-//! not answer.
+//! Locks at their homes: requests, waits and their cancellation. What a home that does not answer still has to
+//! receive is added to the outbox.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

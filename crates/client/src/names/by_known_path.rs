@@ -1,4 +1,5 @@
-//! Changes of the entry that a path names, by a known path of its directory where there is one.
+//! Changes of the entry at the end of a path, in one request where the path of its directory is known
+//! ([`crate::names::known_paths`]).
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Redirect, Result};
 

@@ -25,8 +25,9 @@ struct Gate {
 pub(crate) struct GateState {
     pub(crate) open: Option<Arc<OpenInode>>,
     pub(crate) files: usize,
-    /// The last file here was closed, and the home has not been told yet.
-    pub(crate) owes_close: bool,
+    /// The last file here was closed, and the home has not acknowledged that yet: a `Close` is pending in the
+    /// outbox.
+    pub(crate) close_pending: bool,
     /// The gate has left the table; look it up again.
     removed: bool,
 }
@@ -54,7 +55,7 @@ impl GateState {
         let info = &opened.info;
         self.files += 1;
         // The home still holds one reference for this session; it belongs to this file now.
-        self.owes_close = false;
+        self.close_pending = false;
         let open = match &self.open {
             Some(open) => {
                 open.learn_info(info);
@@ -68,9 +69,9 @@ impl GateState {
 
     /// The home may have it open for this session, or may open it yet: it is to be told to close it, unless a
     /// file is open here.
-    pub(crate) fn owe_close(&mut self, inode: InodeId) {
+    pub(crate) fn set_close_pending(&mut self, inode: InodeId) {
         if self.files == 0 {
-            self.owes_close = true;
+            self.close_pending = true;
             let unknown = Size { generation: Generation(0), size: 0 };
             self.open.get_or_insert_with(|| Arc::new(OpenInode::of_size(inode, unknown, true, Epoch(0))));
         }
@@ -127,7 +128,7 @@ impl Inodes {
         work: impl FnOnce(&mut GateState) -> Result<T>,
     ) -> Result<T> {
         let result = work(state);
-        if state.files == 0 && !state.owes_close {
+        if state.files == 0 && !state.close_pending {
             state.removed = true;
             self.gates.lock().remove(&inode);
         }

@@ -1,4 +1,4 @@
-//! Opening and closing inodes at their homes, and telling homes when they were written
+//! Opens and closes inodes at their homes, and reports to homes when their inodes were written
 //! ([`crate::names::gates`]).
 
 use std::sync::Arc;
@@ -136,14 +136,14 @@ impl Client {
                 return Ok(None);
             }
             let closed = self.close_last(gate, open, deadline);
-            self.owe_close_of(gate, open.inode);
+            self.send_pending_close(gate, open.inode);
             closed
         })
     }
 
     /// The home is to be told of a close later, unless it is to be told now.
-    fn owe_close_of(&self, gate: &GateState, inode: InodeId) {
-        if gate.owes_close {
+    fn send_pending_close(&self, gate: &GateState, inode: InodeId) {
+        if gate.close_pending {
             self.send_later(Message::Close(inode));
         }
     }
@@ -174,8 +174,8 @@ impl Client {
         if modified.is_some() {
             self.inodes.note_times_reported();
         }
-        gate.owes_close = closed.as_ref().is_err_and(is_unanswered) && !self.is_ended();
-        if !gate.owes_close {
+        gate.close_pending = closed.as_ref().is_err_and(is_unanswered) && !self.is_ended();
+        if !gate.close_pending {
             gate.open = None;
         } else if let Some(modified) = modified {
             open.put_back(modified);
@@ -187,8 +187,8 @@ impl Client {
     /// close when it answers again.
     fn note_unanswered_open(&self, gate: &mut GateState, inode: InodeId, error: &Error) {
         if is_unanswered(error) {
-            gate.owe_close(inode);
-            self.owe_close_of(gate, inode);
+            gate.set_close_pending(inode);
+            self.send_pending_close(gate, inode);
         }
     }
 
@@ -202,13 +202,13 @@ impl Client {
     ) -> Result<Acknowledged> {
         let closed = self.inodes.try_with_gate(inode, |gate| {
             if opened {
-                gate.owe_close(inode);
+                gate.set_close_pending(inode);
             }
             match gate.open.clone() {
-                Some(open) if gate.owes_close => {
+                Some(open) if gate.close_pending => {
                     let closed = self.close_last(gate, &open, deadline);
                     // A refusal means that it was closed already.
-                    if gate.owes_close { closed.map(drop) } else { Ok(()) }
+                    if gate.close_pending { closed.map(drop) } else { Ok(()) }
                 }
                 _ => Ok(()),
             }
@@ -272,10 +272,10 @@ impl Client {
     }
 
     /// Whether a home may not know yet when this process last wrote to an inode. This includes the case that
-    /// it was told after `told`: what it answered in between lacks that time.
-    pub(crate) fn has_unreported_times(&self, inode: InodeId, told: u64) -> bool {
+    /// it was told after `reported`: what it answered in between lacks that time.
+    pub(crate) fn has_unreported_times(&self, inode: InodeId, reported: u64) -> bool {
         let unreported = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_none();
-        self.inodes.find(inode).is_some_and(unreported) || self.times_reported() != told
+        self.inodes.find(inode).is_some_and(unreported) || self.times_reported() != reported
     }
 
     /// Tells the home when this process last wrote to an inode, unless it knows.

@@ -1,6 +1,6 @@
-//! Leases: what this process may cache for a short while without asking. The cache itself is the caller's:
-//! see [`Pool::on_recalls`]. [`crate::listening`] receives their recalls; leases on bytes last as
-//! [`crate::bytes::data_leases`] describes.
+//! Leases: what the caller of this library may cache for a short time without asking. The caller has the cache, and
+//! receives recalls by [`Pool::on_recalls`]; [`crate::listening`] receives them from servers. For leases on bytes see
+//! [`crate::bytes::data_leases`].
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Spread directories: which slot has an entry, and what all slots say together.
+//! Spread directories: finds the slot of an entry, and combines the answers of all slots.
 //!
 //! A directory is assumed to be whole, or spread as it was last known to be. A request to the wrong slot is
 //! answered `Spread`; then the directory's home is asked for the partitions, and the request repeated. The

@@ -1,5 +1,5 @@
-//! From a path to an inode: with as many components in one request as one server has, links and `..` resolved
-//! on the way.
+//! Resolves a path to an inode. One request resolves as many components as lie on one server; symbolic links and
+//! `..` are resolved on the way.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, limits};
 use ramlace_wire::namespace::{Found, InodeInfo};

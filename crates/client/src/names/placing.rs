@@ -1,4 +1,4 @@
-//! On which servers the bytes of a new file shall lie, if its creator knows which machines will use them.
+//! Chooses the servers for the bytes of a new file whose creator knows which machines will use them.
 
 use ramlace_base::{InodeId, Name, Result, ServerId};
 use ramlace_layout::{Part, choose_for_parts, choose_from, name_key};

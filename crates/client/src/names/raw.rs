@@ -258,10 +258,10 @@ impl Raw<'_> {
     }
 
     /// Whether the home of an inode does not know yet when this process last wrote to it, or may have been
-    /// told since `told`: then what it answered in between lacks that time.
+    /// told since `reported`: then what it answered in between lacks that time.
     #[must_use]
-    pub fn has_unreported_times(self, inode: InodeId, told: u64) -> bool {
-        self.pool.session().is_ok_and(|session| session.has_unreported_times(inode, told))
+    pub fn has_unreported_times(self, inode: InodeId, reported: u64) -> bool {
+        self.pool.session().is_ok_and(|session| session.has_unreported_times(inode, reported))
     }
 
     /// Makes one more entry for a file or a symbolic link; returns its attributes.

@@ -1,7 +1,9 @@
-//! Renews all leases on names and attributes that a server has given with one request.
+//! Renews leases on names and attributes: one request renews all that a server has given this session.
 //!
-//! Sent only when a caller wants to go on using what is cached under them: an idle mount sends nothing.
-//! Leases that a server has recalled, or taken back without a recall, are not renewed: see [`LeasesRenewed`].
+//! It is sent only when a caller wants to go on using what is cached under them: an idle mount sends nothing.
+//! A renewal does not cover leases that the server has recalled, or taken back without a recall
+//! ([`LeasesRenewed`]). So the result says since when no lease was taken back ([`Renewed::since`]): what was
+//! requested before that must not be used any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +18,10 @@ const SHARED: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
 /// The pause after a request that failed.
 const PAUSE: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
 
-/// Leases that a server has renewed.
+/// The leases that a server has renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// Only those whose replies belong to requests that were sent later than this.
+    /// Those that came with the answers to requests that were sent later than this.
     pub since: Instant,
     /// They last for [`limits::LEASE_MILLIS`] from here, unless they were recalled.
     pub asked: Instant,
@@ -63,7 +65,8 @@ pub struct State {
     failed: Option<Instant>,
 }
 
-/// The incarnation, how often it had taken leases from this session, and when this client first learned that.
+/// What a server has answered: its incarnation, how often it had taken leases back from this session, and when this
+/// client first received that count.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     life: u64,
@@ -76,8 +79,8 @@ impl Renewals {
         self.servers.lock().entry(server).or_default().clone()
     }
 
-    /// Leases that a server has renewed recently, or renews now; under another map it counts as another
-    /// server. For a caller that does not `wait`, `None` also while another thread asks.
+    /// The leases that a server has renewed recently, or renews now: `ask` sends the request. Under another map it
+    /// counts as another server. Without `wait`, `None` also while another thread asks.
     pub(crate) fn renew(
         &self,
         (server, epoch): (ServerId, Epoch),
@@ -95,8 +98,8 @@ impl Renewals {
         state.answered(reply.ok(), done, now, Instant::now())
     }
 
-    /// The recalls of a server's incarnation are done up to this number; `None`: there were none in this
-    /// reply.
+    /// The recalls in a reply of this incarnation of a server are done, up to this number; `None`: the reply
+    /// contained none.
     pub(crate) fn note_done(&self, server: ServerId, (life, epoch): (u64, Epoch), number: Option<u64>) {
         let standing = self.of(server);
         let mut done = standing.done.lock();
@@ -150,7 +153,7 @@ impl State {
         self.renewed
     }
 
-    /// Evaluates the reply to that request.
+    /// Evaluates the reply to a request for renewal. `None`: nothing was renewed, or a recall is not done yet.
     fn renew(
         &mut self,
         reply: LeasesRenewed,
@@ -164,10 +167,11 @@ impl State {
         }
         let LeasesRenewed { life, taken, .. } = reply;
         let since = match (self.said, done) {
+            // The same count as in its last answer: it has taken none back in between.
             (Some(said), _) if (said.life, said.taken) == (life, taken) => said.since,
-            // It has never taken leases back.
+            // This incarnation has never taken a lease back: since it is known to this client.
             (_, Some(done)) if taken == 0 && done.epoch == self.epoch => done.since,
-            // It may have taken back what it gave before.
+            // It has taken leases back, or is a new incarnation: only leases from now on are covered.
             _ => now,
         };
         self.said = Some(Said { life, taken, since });

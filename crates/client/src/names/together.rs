@@ -1,4 +1,4 @@
-//! Changes of one slot that go many in one message where that may be, and else one by one.
+//! Sends several changes of one slot in one message where that is allowed, and one by one otherwise.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The present session of a process, and its replacement when it has ended.
+//! The current session of a process, and its replacement when it has ended.
 
 use std::sync::Arc;
 

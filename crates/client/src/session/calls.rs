@@ -1,4 +1,5 @@
-//! Calls that survive a lost connection, with one effect.
+//! Calls: requests that are repeated until they are answered, also on a new connection or at another server, and
+//! that have one effect.
 
 use std::cell::Cell;
 use std::io::IoSlice;

@@ -1,4 +1,4 @@
-//! What a call does that depends on its message: it encodes the request, and takes the reply.
+//! The part of a call that depends on its message type: it encodes the request, and decodes the reply.
 //!
 //! The rest of a call (connections, retries, deadlines) works with bytes and is compiled once, not once for each
 //! of the messages.

@@ -1,4 +1,5 @@
-//! Replies that wait for machines whose kernels have the bytes: they may take longer than any other call.
+//! Replies that servers hold back until other machines' kernels have dropped bytes: such calls may take longer than
+//! any other.
 
 use std::time::{Duration, Instant};
 

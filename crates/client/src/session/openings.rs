@@ -1,6 +1,6 @@
-//! Changes that were not answered in time. Their slot is told to abandon them (`CancelChange`) when its server
-//! answers again, before any other change is made there. A change that the slot has not received by then is
-//! never done, and of one that it has done the session counts as not knowing the effects. Until then any
+//! Changes that were not answered in time, and are cancelled. When their server answers again, the slot is told to
+//! cancel them (`CancelChange`) before any other change is made there. A change that the slot has not received by
+//! then is never done. If it was done, the session counts as not knowing its effects. Until then any
 //! answer of the slot may be outdated without a recall ([`crate::callbacks::Doubt`]). The reply to `CancelChange`
 //! names an inode that such a change has opened, so that it can be closed: otherwise an unlinked file would
 //! keep its bytes until the session ends.

@@ -14,7 +14,7 @@ use crate::session::pending::{Added, Home, Message, PendingMessages, Subject, Ta
 #[derive(Default)]
 struct State {
     pending: PendingMessages,
-    under_way: HashMap<Subject, Arc<SharedOutcome>>,
+    in_flight: HashMap<Subject, Arc<SharedOutcome>>,
 }
 
 /// A session's pending messages. Its lock and that of a [`SharedOutcome`] are never held together, and no message
@@ -103,7 +103,7 @@ impl Outbox {
         }
         self.with(|state| match state.pending.take_up(subject) {
             TakenUp::Nothing => None,
-            TakenUp::ByAnother => Some(SentBy::Another(state.under_way.get(&subject)?.clone())),
+            TakenUp::ByAnother => Some(SentBy::Another(state.in_flight.get(&subject)?.clone())),
             TakenUp::ByCaller => {
                 let shared = state.begin_sending(subject);
                 Some(SentBy::Me(Sending {
@@ -128,7 +128,7 @@ impl Outbox {
 impl State {
     fn begin_sending(&mut self, subject: Subject) -> Arc<SharedOutcome> {
         let shared = Arc::<SharedOutcome>::default();
-        self.under_way.insert(subject, shared.clone());
+        self.in_flight.insert(subject, shared.clone());
         shared
     }
 }
@@ -154,7 +154,7 @@ impl Sending<'_> {
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
         self.outbox.with(|state| {
-            state.under_way.remove(&self.subject);
+            state.in_flight.remove(&self.subject);
             state.pending.put_down(self.subject, self.unacknowledged, Instant::now());
         });
         *self.shared.outcome.lock() = Some(self.outcome.take());

@@ -1,4 +1,4 @@
-//! How long a session waits, and for what.
+//! Deadlines: how long a session waits for what.
 
 use std::time::Duration;
 

@@ -74,7 +74,7 @@ struct Promises {
     /// A thread is sending.
     sending: bool,
     /// What it has been answered for, while it tells those concerned.
-    settling: Option<Pending>,
+    notifying: Option<Pending>,
     oldest: Option<Instant>,
     used: Option<Instant>,
     /// Another session waits for the slot.
@@ -213,8 +213,8 @@ impl AllPromises {
         let promises = self.slots.get(&slot)?;
         let number = |promise: Option<&Promise>| promise.map(|promise| promise.number);
         let (front, back) = (number(promises.waiting.front()), number(promises.waiting.back()));
-        let first = promises.settling.map(|settling| settling.first).or(front)?;
-        let last = back.or(promises.settling.map(|settling| settling.last))?;
+        let first = promises.notifying.map(|notifying| notifying.first).or(front)?;
+        let last = back.or(promises.notifying.map(|notifying| notifying.last))?;
         Some(Pending { first, last })
     }
 
@@ -222,7 +222,7 @@ impl AllPromises {
     pub fn are_pending(&self, slot: Slot, these: Pending) -> bool {
         let Some(promises) = self.slots.get(&slot) else { return false };
         let front = promises.waiting.front().map(|promise| promise.number);
-        let first = promises.settling.map(|settling| settling.first).or(front);
+        let first = promises.notifying.map(|notifying| notifying.first).or(front);
         first.is_some_and(|first| first <= these.last)
     }
 
@@ -251,7 +251,7 @@ impl AllPromises {
     pub fn with_pending(&self) -> Vec<Slot> {
         self.slots
             .iter()
-            .filter(|(_, promises)| !promises.waiting.is_empty() || promises.settling.is_some())
+            .filter(|(_, promises)| !promises.waiting.is_empty() || promises.notifying.is_some())
             .map(|(slot, _)| *slot)
             .collect()
     }
@@ -286,8 +286,8 @@ impl AllPromises {
     /// Such a change has ended.
     pub fn end_direct(&mut self, slot: Slot, names: bool) {
         if let Some(promises) = self.slots.get_mut(&slot) {
-            let under_way = if names { &mut promises.direct } else { &mut promises.direct_of_files };
-            *under_way = under_way.saturating_sub(1);
+            let in_flight = if names { &mut promises.direct } else { &mut promises.direct_of_files };
+            *in_flight = in_flight.saturating_sub(1);
         }
         self.forget_if_over(slot);
     }
@@ -367,7 +367,7 @@ impl AllPromises {
         let done: Vec<Promise> = promises.waiting.drain(..count.min(promises.waiting.len())).collect();
         promises.bytes -= done.iter().map(|promise| promise.body.len()).sum::<usize>();
         if let (Some(first), Some(last)) = (done.first(), done.last()) {
-            promises.settling = Some(Pending { first: first.number, last: last.number });
+            promises.notifying = Some(Pending { first: first.number, last: last.number });
         }
         done
     }
@@ -376,7 +376,7 @@ impl AllPromises {
     pub fn end_sending(&mut self, slot: Slot, now: Instant) {
         if let Some(promises) = self.slots.get_mut(&slot) {
             promises.sending = false;
-            promises.settling = None;
+            promises.notifying = None;
             if !promises.waiting.is_empty() {
                 promises.oldest = Some(now);
             }

@@ -1,4 +1,4 @@
-//! What a session begins with: where servers may be, and the key that proves its identity.
+//! The settings of a session: addresses where servers may be, and the key that proves its identity.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};

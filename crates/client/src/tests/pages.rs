@@ -401,7 +401,7 @@ fn a_strict_read_of_several_lanes_waits_for_nobody() {
         pool.fault(Kind::ReadChunk, Fault::Held);
         assert_eq!(read(own).unwrap_err().kind(), ErrorKind::Busy);
     }
-    // Nor does it wait for a place that those who wait have.
+    // Nor does it wait for a place that waiting threads have taken.
     let (readers, before) = (24, pool.seen(Kind::ReadChunk));
     (0..readers).for_each(|_| pool.fault(Kind::ReadChunk, Fault::Held));
     std::thread::scope(|scope| {

@@ -54,10 +54,10 @@ fn a_daemon_that_ended_before_it_heard_of_its_mount_leaves_none() {
     let dir = Dir::new();
     let (daemon, porter) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    // The question that mounts; the answer comes when nobody hears it any more.
+    // The request that mounts; the answer comes when nobody reads it any more.
     send(&daemon, b"m", SendFlags::empty()).unwrap();
     drop(daemon);
-    // Hearing that the daemon has gone may be an error of the socket.
+    // That the daemon has gone may show as an error of the socket.
     let _ = run_porter(porter, dir.path(), &MountOptions::default(), Box::new(|| Command::new("true")));
     let is_left = mounts().unwrap().iter().any(|mount| mount.dir == dir.path());
     if is_left {

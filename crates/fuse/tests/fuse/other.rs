@@ -58,7 +58,7 @@ pub fn path() -> Option<PathBuf> {
     std::env::var_os(PATH_VARIABLE).map(PathBuf::from)
 }
 
-/// Answers each question until nobody asks any more.
+/// Answers each request until the input ends.
 pub fn serve(mut answer: impl FnMut(&str) -> i64) {
     for line in std::io::stdin().lines() {
         println!("answer {}", answer(&line.unwrap()));

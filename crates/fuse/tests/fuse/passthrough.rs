@@ -1,4 +1,4 @@
-//! What the kernel does with files that are handed to it (passthrough), and what it tells of them.
+//! What the kernel does with files under passthrough, and what it tells of them.
 //!
 //! These are the facts by which `docs/records/passthrough.md` decides; a kernel that behaves otherwise shows here.
 
@@ -34,7 +34,7 @@ enum Answer {
 }
 
 /// One file, whose bytes lie in a tmpfs file, and a diary of what the kernel asks.
-struct Handed {
+struct PassedFile {
     store: File,
     backing: OnceLock<Backing>,
     answer: Mutex<Answer>,
@@ -44,7 +44,7 @@ struct Handed {
     changed: Condvar,
 }
 
-impl Handed {
+impl PassedFile {
     fn note(&self, what: &'static str) {
         self.diary.lock().push(what);
         self.changed.notify_all();
@@ -79,7 +79,7 @@ impl Handed {
     }
 }
 
-impl FileSystem for Handed {
+impl FileSystem for PassedFile {
     fn handle(&self, request: Request<'_>, reply: Reply) {
         match request.operation {
             Operation::Lookup { name: b"file" } => {
@@ -128,7 +128,7 @@ impl FileSystem for Handed {
 
 /// The mount of such a file. Ends with the test.
 struct Mount {
-    file: Arc<Handed>,
+    file: Arc<PassedFile>,
     notifier: Notifier,
     stopper: Stopper,
     running: Option<JoinHandle<ramlace_base::Result<Ended>>>,
@@ -153,7 +153,7 @@ impl Mount {
                 return None;
             }
         };
-        let file = Arc::new(Handed {
+        let file = Arc::new(PassedFile {
             store,
             backing: OnceLock::from(backing),
             answer: Mutex::new(answer),
@@ -190,7 +190,7 @@ impl Drop for Mount {
 
 /// Three pages of ones, in a tmpfs.
 fn tmpfs_file() -> File {
-    let name = rustix::fs::memfd_create("handed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let name = rustix::fs::memfd_create("passed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let file = File::from(name);
     file.write_all_at(&[1; BYTES], 0).unwrap();
     file

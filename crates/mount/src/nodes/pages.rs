@@ -4,14 +4,14 @@ use ramlace_base::ByteRange;
 use ramlace_client::RecallsMade;
 use ramlace_wire::Layout;
 
+use crate::in_flight::{HeldPages, InFlight, Kind, LeftOut};
 use crate::reads::{Held, Reads};
-use crate::under_way::{HeldPages, Kind, LeftOut, UnderWay};
 
 /// A file that was read or written.
 #[derive(Default)]
 pub(crate) struct File {
     layout: Option<Layout>,
-    under_way: UnderWay,
+    in_flight: InFlight,
     drops_begun: u64,
     drops_over: u64,
     /// The number of drops that were over when the last write through pages was answered.
@@ -27,18 +27,18 @@ pub(crate) struct File {
 impl File {
     /// A request begins. Returns how many drops had begun before.
     pub(crate) fn begin(&mut self, number: u64, kind: Kind, range: ByteRange) -> u64 {
-        self.under_way.begin(number, kind, range);
+        self.in_flight.begin(number, kind, range);
         self.drops_begun
     }
 
     /// A request is over.
     pub(crate) fn end(&mut self, number: u64) {
-        self.under_way.end(number);
+        self.in_flight.end(number);
     }
 
     /// Whether requests of a kind that touch the same pages are under way, and began before this number.
     pub(crate) fn has(&self, kind: Kind, range: ByteRange, before: u64) -> bool {
-        self.under_way.has(kind, range, before)
+        self.in_flight.has(kind, range, before)
     }
 
     /// Pages are being read, for this request of the kernel if programs may write the file.
@@ -56,7 +56,7 @@ impl File {
         self.layout.get_or_insert(*layout);
         let suspect = self.is_suspect(range);
         if !suspect {
-            self.settle();
+            self.write_answered();
         }
         suspect
     }
@@ -69,29 +69,29 @@ impl File {
     /// The bytes of a write-back that are to be written: without those that calls are writing where the page
     /// may be older.
     pub(crate) fn leave_out(&mut self, offset: u64, bytes: &[u8]) -> Vec<ByteRange> {
-        let File { under_way, drops_begun, drops_met, read, .. } = self;
+        let File { in_flight, drops_begun, drops_met, read, .. } = self;
         let is_suspect = |part| drops_begun != drops_met && read.meet(part);
-        under_way.leave_out(offset, bytes, is_suspect)
+        in_flight.leave_out(offset, bytes, is_suspect)
     }
 
     /// A write has written nothing from `end` on: returns what was left out for it there.
     pub(crate) fn fail(&mut self, number: u64, end: u64) -> Vec<LeftOut> {
-        self.under_way.fail(number, end)
+        self.in_flight.fail(number, end)
     }
 
     /// That was written.
     pub(crate) fn left_out_is_written(&mut self, number: u64) {
-        self.under_way.left_out_is_written(number);
+        self.in_flight.left_out_is_written(number);
     }
 
     /// What requests under way may hold of these pages.
     pub(crate) fn held(&self, parts: &[ByteRange]) -> HeldPages {
-        let locked = parts.iter().flat_map(|part| self.under_way.held(*part)).collect();
-        HeldPages { locked, is_cut: self.under_way.is_cut() }
+        let locked = parts.iter().flat_map(|part| self.in_flight.held(*part)).collect();
+        HeldPages { locked, is_cut: self.in_flight.is_cut() }
     }
 
     /// A write through pages is answered.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn write_answered(&mut self) {
         self.drops_met = self.drops_over;
         self.read.clear();
     }
@@ -130,7 +130,7 @@ impl File {
     /// The kernel has read and written nothing of it, and is not about to.
     pub(crate) fn is_blank(&self) -> bool {
         let counts = [self.drops_begun, self.drops_over, self.leases_ended];
-        self.layout.is_none() && self.under_way.is_empty() && self.made.is_empty() && counts == [0; 3]
+        self.layout.is_none() && self.in_flight.is_empty() && self.made.is_empty() && counts == [0; 3]
     }
 
     /// Whether a drop has begun since the last write through pages was answered, or was going on then.

@@ -1,4 +1,4 @@
-//! The attributes of an inode from before its removal.
+//! The last attributes of an inode that was removed: see [`crate::removed`].
 
 use ramlace_wire::Attributes;
 

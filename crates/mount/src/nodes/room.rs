@@ -1,14 +1,14 @@
-//! How many nodes may have a part of which only so many are kept.
+//! Limits how many inodes may have a part that only a bounded number may have.
 
 use std::sync::Arc;
 
-/// Room for so many parts.
+/// A counter of places with a limit.
 pub(crate) struct Room {
     places: Arc<()>,
     most: usize,
 }
 
-/// A place in it, which is free again when this is dropped.
+/// A place that is taken until this is dropped.
 pub(crate) struct Taken(#[allow(dead_code, reason = "it is counted")] Arc<()>);
 
 impl Room {
@@ -16,8 +16,8 @@ impl Room {
         Room { places: Arc::default(), most }
     }
 
-    /// A place, if there is one. Of several that come for the last one at the same time perhaps nobody gets
-    /// it.
+    /// Takes a place, if there is one. If several threads try to take the last one at the same time, none may
+    /// get it.
     pub(crate) fn take(&self) -> Option<Taken> {
         let place = Taken(self.places.clone());
         (self.taken() <= self.most).then_some(place)

@@ -1,9 +1,9 @@
-//! One drop, and what to do when it takes long.
+//! One drop of pages that is queued or runs, and what to do when it takes long.
 
 use ramlace_base::ByteRange;
 
 use super::{For, Wanted};
-use crate::under_way::{HeldPages, without};
+use crate::in_flight::{HeldPages, without};
 
 /// The number of drops under way for the part of a late recall that no request holds: later requests may hold
 /// them up.
@@ -137,7 +137,7 @@ impl<T> Job<T> {
     }
 
     /// Whether no check is needed before it is over, or begins.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn needs_no_check(&self) -> bool {
         let is_recall = matches!(self.whom, Some(For::Server(..)));
         let has_place = self.is_late || self.is_free;
         if is_recall { self.is_told && has_place } else { has_place || !self.runs }

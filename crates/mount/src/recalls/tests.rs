@@ -1,4 +1,4 @@
-//! The effects of drops, recalls and checks, at times that the tests choose.
+//! Tests of what drops, recalls and checks make the mount do, at times that the tests choose.
 
 use super::job::{CUT_MILLIS, RESTS_MAX, STUCK_MILLIS, UNBEGUN_MILLIS};
 use super::*;
@@ -38,7 +38,7 @@ fn a_recall_is_done_when_its_pages_are_dropped() {
     assert_eq!(drops.next(0), None, "it was told again before it was done");
     assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)));
     recall(&mut drops, FILE, 1, 0);
-    let (id, _) = drops.next(0).expect("it is told again, so it was not heard that it was done");
+    let (id, _) = drops.next(0).expect("it is sent again, so the answer was not received");
     assert_eq!(drops.over(id, false, 0), None, "the kernel has not dropped them");
     assert!(drops.jobs.is_empty() && drops.running.is_empty() && drops.recalled.is_empty());
 }

@@ -1,4 +1,4 @@
-//! All leases on bytes of a server, and the tasks that wait for them: see [`crate::data_leases`].
+//! A server's leases on bytes, and the tasks that wait for them: see [`crate::data_leases`].
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Delegations that other sessions wait for, and how much room a server withholds for all that there are: see
+//! Sessions that wait for delegated slots, and the room that is withheld for all delegated slots: see
 //! [`crate::delegations`].
 
 use std::cell::{Cell, RefCell};

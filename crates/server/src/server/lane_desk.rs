@@ -1,4 +1,5 @@
-//! What an incarnation of a server knows of its lanes: see [`crate::lanes`].
+//! What a server knows of its lanes until it restarts: writes that are arriving, waits, and locks. See
+//! [`crate::lanes`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! All leases on names and attributes of a server, and the tasks that wait for them: see [`crate::leases`].
+//! A server's leases on names and attributes, and the tasks that wait for them: see [`crate::leases`].
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};

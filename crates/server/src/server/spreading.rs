@@ -1,4 +1,5 @@
-//! When it was last tried to spread directories: see [`crate::spread`].
+//! When each directory was last tried to be spread, so that failed attempts are not repeated at once: see
+//! [`crate::spread`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;

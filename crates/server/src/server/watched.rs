@@ -1,4 +1,4 @@
-//! The watched inodes that a record may change: see [`crate::coordination`].
+//! Which inodes a record may change, as a filter for those that sessions wait for: see [`crate::coordination`].
 
 use ramlace_base::{ByteRange, InodeId, Slot};
 

@@ -69,8 +69,8 @@ impl Socket {
         crate::socket::shut_down(self.as_fd());
     }
 
-    /// Whether the other side has ended its stream, as far as the event loop has heard: what it sent before may
-    /// be here still. It is heard together with the bytes that came before it, so whatever has come by another
+    /// Whether the other side has ended its stream, as far as the event loop has observed: what it sent before may
+    /// be here still. It is observed together with the bytes that came before it, so whatever has come by another
     /// connection since it ended is not met before.
     pub(super) async fn has_ended(&self) -> bool {
         let ready = poll_fn(|context| Poll::Ready(self.inner.poll_read_ready(context))).await;

@@ -19,7 +19,7 @@ pub enum Bug {
     KeepsDeadConnections,
     /// It is not noted that an answer was lost.
     ForgetsLostAnswers,
-    /// A change counts as given up when its slot was told so once.
+    /// A change counts as cancelled when its slot was told so once.
     ForgetsUnacknowledgedCancels,
     /// A subject of the outbox that its home did not hear stays taken up.
     KeepsSubjects,
@@ -27,8 +27,8 @@ pub enum Bug {
     NeverHearsOfLife,
     /// A mount is not told that a change may have been done.
     DoubtsNothing,
-    /// A session counts as knowing what has become of a change that it has given up.
-    KnowsWhatWasGivenUp,
+    /// A session counts as knowing what has become of a change that it has cancelled.
+    KnowsWhatWasCancelled,
     /// A server sends a delivery once.
     DeliversOnce,
     /// A new life forgets its slots' pending deliveries.
@@ -61,8 +61,8 @@ pub enum Bug {
     WritesPartOfWhatIsLost,
     /// A lane that begins again forgets that it has lost something.
     BeginsWithoutItsLoss,
-    /// What a file had inline fills its lane again when the message comes twice.
-    FillsTwice,
+    /// Inline bytes are promoted to their lane again when the message comes twice.
+    PromotesTwice,
     /// A client believes the answer to an operation for that to the next.
     MistakesAnswers,
     /// A server answers changes while somebody believes otherwise.
@@ -105,7 +105,7 @@ impl Bug {
         Bug::KeepsSubjects,
         Bug::NeverHearsOfLife,
         Bug::DoubtsNothing,
-        Bug::KnowsWhatWasGivenUp,
+        Bug::KnowsWhatWasCancelled,
         Bug::DeliversOnce,
         Bug::ForgetsDeliveries,
         Bug::BelievesDeliveries,
@@ -122,7 +122,7 @@ impl Bug {
         Bug::ReadsWhatIsLost,
         Bug::WritesPartOfWhatIsLost,
         Bug::BeginsWithoutItsLoss,
-        Bug::FillsTwice,
+        Bug::PromotesTwice,
         Bug::MistakesAnswers,
         Bug::AnswersAtOnce,
         Bug::ShowsAtOnce,

@@ -1,4 +1,4 @@
-//! How clients call servers: by the product's rule for what is repeated, its numbers, and its outbox of changes that were given up.
+//! How clients call servers: by the product's rule for what is repeated, its numbers, and its outbox of changes that were cancelled.
 
 use ramlace_base::{ErrorKind, Result as Outcome, Sequence, Slot, limits};
 use ramlace_client::pure::{
@@ -46,7 +46,7 @@ pub(super) struct Call {
 pub(super) enum What {
     /// What the program does.
     Does,
-    /// A change is given up: in the heart's round, or because the program must not say anything newer before.
+    /// A change is cancelled: in the heart's round, or because the program must not say anything newer before.
     Cancels(Kept, Option<u64>),
 }
 
@@ -111,8 +111,8 @@ impl Caller {
         self.calls.iter().any(|call| !matches!(call.what, What::Cancels(_, Some(_))))
     }
 
-    /// What the request with this number gives up.
-    pub(super) fn given_up_by(&self, sequence: Sequence) -> Option<Kept> {
+    /// The change that the request with this number cancels.
+    pub(super) fn cancelled_by(&self, sequence: Sequence) -> Option<Kept> {
         self.calls.iter().find(|call| call.kept.sequence == sequence).and_then(|call| match call.what {
             What::Does => None,
             What::Cancels(kept, _) => Some(kept),
@@ -144,7 +144,7 @@ impl World {
         self.agenda.after(thinks, Event::Acts { client });
     }
 
-    /// What the program does is asked for, once its slot knows of everything that was given up there.
+    /// What the program does is asked for, once its slot knows of everything that was cancelled there.
     pub(super) fn goes_on(&mut self, client: usize) -> Result<(), String> {
         let of_client = &mut self.clients[client];
         let Some(slot) = of_client.slot_asked().filter(|_| !of_client.caller.is_asking()) else {
@@ -421,7 +421,7 @@ impl World {
             // What the lane has of it is seen when it is written again.
             Some(Doing::Write { file, offset, byte }) => of_client.doubts_byte(file, offset, byte),
             Some(doing) if doubted && self.bug != Bug::ForgetsLostAnswers => {
-                self.gives_up(client, doing, call.kept);
+                self.cancels(client, doing, call.kept);
             }
             _ => {
                 let session = self.clients[client].session();

@@ -1,4 +1,4 @@
-//! A client: one operation after the other on names and files of its own, and what it has been told of them. What an operation has come to that was given up
+//! A client: one operation after the other on names and files of its own, and what it has been told of them. What an operation has come to that was cancelled
 //! is not known at once: until then the client leaves alone what it is about.
 
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub struct Directory {
     pub is_gone: bool,
 }
 
-/// An operation that was given up: it was done, or it never will be.
+/// An operation that was cancelled: it was done, or it never will be.
 pub struct Doubt {
     pub doing: Doing,
     pub kept: Kept,
@@ -182,9 +182,9 @@ impl Client {
         if self.caller.number_of_program() == Some(sequence) {
             return self.mount.changing.clone();
         }
-        let given_up = self.caller.given_up_by(sequence);
+        let cancelled = self.caller.cancelled_by(sequence);
         let doubt =
-            self.doubts.iter().find(|doubt| Some(doubt.kept) == given_up && doubt.session == self.session());
+            self.doubts.iter().find(|doubt| Some(doubt.kept) == cancelled && doubt.session == self.session());
         doubt.map(|doubt| self.changes(&doubt.doing)).unwrap_or_default()
     }
 

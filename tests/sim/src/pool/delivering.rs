@@ -99,17 +99,18 @@ impl World {
                 return Ok(Ok(DeliveryAnswer::Done));
             }
             Delivery::FillLane(message) => {
-                let wanted = self.lanes(slot, |lanes| lanes.wants_fill(message.lane, message.generation));
-                if wanted || self.bug == Bug::FillsTwice {
+                let wanted =
+                    self.lanes(slot, |lanes| lanes.wants_promotion(message.lane, message.generation));
+                if wanted || self.bug == Bug::PromotesTwice {
                     let since = Default::default();
                     let answer = match self.ask_home(QueryInode { inode: message.lane.inode, since }) {
                         Ok(answer) => answer,
                         Err(error) => return Ok(Err(error)),
                     };
-                    let fill = LaneTable::fill(message.lane, message.generation, &answer);
+                    let promoted = LaneTable::promote(message.lane, message.generation, &answer);
                     let again =
                         LaneChange::Begun { lane: message.lane, generation: message.generation, loss: None };
-                    if let Some(change) = fill.or((self.bug == Bug::FillsTwice).then_some(again)) {
+                    if let Some(change) = promoted.or((self.bug == Bug::PromotesTwice).then_some(again)) {
                         let home = self.home(slot);
                         self.servers[home].store.insert(message.lane, message.bytes.0);
                         self.change_lane(slot, change);

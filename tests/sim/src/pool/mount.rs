@@ -167,7 +167,7 @@ impl World {
             let left = self.agenda.instant_of(left);
             known.renewal.answered(None, known.recalls_done, left, instant);
         }
-        let asked = mount.state.lock().question(instant, 0);
+        let asked = mount.state.lock().request(instant, 0);
         let (mut asks, mut by_renewal) = (false, false);
         let renew = |_wait| {
             let known_of = known.renewal.before_asking(EPOCH, instant);
@@ -189,7 +189,7 @@ impl World {
         Ok(())
     }
 
-    /// What a change is about that was given up, mostly one of its own.
+    /// What a change is about that was cancelled, mostly one of its own.
     fn doubted_inode(&mut self, client: usize) -> Option<InodeId> {
         let other = self.dice.roll(self.clients.len() as u64) as usize;
         let client = if self.dice.percent(50) { client } else { other };
@@ -246,7 +246,7 @@ impl World {
         let instant = self.agenda.instant();
         let state = &self.clients[client].mount.state;
         let late = self.bug == Bug::CountsFromTheAnswer;
-        let asked = if late { state.lock().question(instant, 0) } else { asked };
+        let asked = if late { state.lock().request(instant, 0) } else { asked };
         state.lock().keep_attributes(asked, attributes);
         self.tells_kernel(client, asked, attributes);
     }

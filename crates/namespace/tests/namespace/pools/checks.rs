@@ -265,7 +265,7 @@ impl Pool {
                 break;
             }
         }
-        assert!(self.flying.is_empty(), "still owed: {:?}", self.flying);
+        assert!(self.flying.is_empty(), "still pending: {:?}", self.flying);
         self.forget_touched();
     }
 

@@ -49,11 +49,11 @@ fn an_unlinked_file_lives_until_its_last_close() {
     let effects = story.server(Op::EndSession { session: session(1) });
     assert_eq!(attributes(reply(&effects).unwrap()).size, 0);
     assert_eq!(story.info(file).unwrap_err().kind(), ErrorKind::Stale);
-    let owed: Vec<Delivery> = story.state.open_deliveries().map(|(_, message)| message.clone()).collect();
+    let pending: Vec<Delivery> = story.state.open_deliveries().map(|(_, message)| message.clone()).collect();
     let farewell = |lane, slot| {
         Delivery::DropLane(peer::DropLane { lane: LaneId { inode: file, lane }, slot: Slot(slot) })
     };
-    assert_eq!(owed, [farewell(0, 9), farewell(1, 12)]);
+    assert_eq!(pending, [farewell(0, 9), farewell(1, 12)]);
     // A message to a server that is down stays pending.
     let delivery = story.state.open_deliveries().next().unwrap().0;
     story.server(Op::DeliveryUnreachable { delivery });

@@ -416,12 +416,12 @@ fn the_order_of_moves_is_let_go_when_all_else_is_done() {
         let delivery = story.sent.last().unwrap().0;
         assert_eq!(reply(&story.server(Op::DeliveryDone { delivery, result: Ok(answer) })), None);
     }
-    let owed = |story: &Story| -> Vec<(DeliveryId, Slot)> {
+    let pending = |story: &Story| -> Vec<(DeliveryId, Slot)> {
         story.state.open_deliveries().map(|(delivery, message)| (delivery, message.slot())).collect()
     };
-    let [(entry, Slot(5))] = owed(&story)[..] else { panic!("{:?}", owed(&story)) };
+    let [(entry, Slot(5))] = pending(&story)[..] else { panic!("{:?}", pending(&story)) };
     assert_eq!(story.done(entry), None);
-    let [(order, Slot(0))] = owed(&story)[..] else { panic!("{:?}", owed(&story)) };
+    let [(order, Slot(0))] = pending(&story)[..] else { panic!("{:?}", pending(&story)) };
     assert_eq!(story.done(order), Some(Ok(Reply::Done)));
 }
 

@@ -203,9 +203,9 @@ fn a_home_that_is_out_of_reach_aborts_the_mkdir() {
     assert_eq!(reply(&effects).unwrap().unwrap_err().kind(), ErrorKind::HostDown);
     // The name is free at once; the abort is pending until it has arrived, the request is not.
     story.create(InodeId::ROOT, "d");
-    let owed: Vec<(DeliveryId, Delivery)> =
+    let pending: Vec<(DeliveryId, Delivery)> =
         story.state.open_deliveries().map(|(id, m)| (id, m.clone())).collect();
-    let [(decide, Delivery::Decide(message))] = &owed[..] else { panic!("{owed:?}") };
+    let [(decide, Delivery::Decide(message))] = &pending[..] else { panic!("{pending:?}") };
     assert!(!message.commit);
     let late = made(InodeId::new(Slot(5), 9));
     assert_eq!(story.server(Op::DeliveryDone { delivery: request, result: late }), []);
@@ -282,7 +282,7 @@ fn operations_across_slots_are_bounded() {
 }
 
 #[test]
-fn what_is_owed_to_servers_that_are_down_is_bounded() {
+fn what_is_pending_for_servers_that_are_down_is_bounded() {
     let mut story = Story::new();
     let wide = u16::try_from(SLOTS).unwrap();
     let narrow = story.create_wide(InodeId::ROOT, "narrow", 1);
@@ -305,9 +305,9 @@ fn what_is_owed_to_servers_that_are_down_is_bounded() {
             break;
         }
         let width = wide.min(u16::try_from(left).unwrap_or(wide));
-        let owed = story.create_wide(InodeId::ROOT, &number.to_string(), width);
-        story.extend(owed, 1, 1 << 30).unwrap();
-        assert_eq!(story.send(truncate(owed, 0)), None);
+        let pending = story.create_wide(InodeId::ROOT, &number.to_string(), width);
+        story.extend(pending, 1, 1 << 30).unwrap();
+        assert_eq!(story.send(truncate(pending, 0)), None);
     }
     let lower = |number, inode| part(number, 1, Part::LowerLinks { inode, owner: None });
     assert_eq!(story.refused(unlink(InodeId::ROOT, "file")), ErrorKind::Busy);

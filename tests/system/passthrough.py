@@ -1,4 +1,4 @@
-"""Pools with a mount that hands files over to the kernel (`mount --passthrough`), for root alone."""
+"""Pools with a mount that passes files through to the kernel (`mount --passthrough`), for root alone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +12,8 @@ PAGE = 4 * KIB
 SIZE = 2 * MIB + 100
 
 
-class Handing:
-    """A pool of one server with a mount that hands files over, and one that does not."""
+class PassthroughPool:
+    """A pool of one server with a mount with passthrough, and one without."""
 
     def __init__(self, pool: Pool, mount: NewMount) -> None:
         self.pool = pool
@@ -21,7 +21,7 @@ class Handing:
         self.there = mount(pool)
 
     def make(self, name: str = "file", size: int = SIZE) -> bytes:
-        """Make a file that can be handed over, and return what is in it."""
+        """Make a file that can be passed through, and return what is in it."""
         content = pattern(len(name), size)
         with self.pool.connect() as pool, pool.open(name, "wb") as file:
             file.write(content)
@@ -33,15 +33,15 @@ class Handing:
             return bytes(file.read())
 
     def used_bytes(self) -> int:
-        """Return the memory of files: the log grows by a page now and then, by the very question."""
+        """Return the memory of files: the log grows by a page now and then, by the very request."""
         server = self.pool.status()[0]
         return int(server["used_bytes"]) - int(server["meta_bytes"])
 
 
 @pytest.fixture
-def handing(new_pool: Callable[..., Pool], new_mount: NewMount) -> Handing:
+def passthrough(new_pool: Callable[..., Pool], new_mount: NewMount) -> PassthroughPool:
     """Return such a pool, of 64 MiB."""
-    return Handing(new_pool(1, 64), new_mount)
+    return PassthroughPool(new_pool(1, 64), new_mount)
 
 
 def reading(path: Path) -> str:

@@ -1,5 +1,5 @@
-//! Requests of one file that are under way and concern pages: which pages they may hold, and which requests
-//! depend on which.
+//! The requests of one file that are in flight and concern pages: which pages the kernel may hold locked for them,
+//! and which of them have to wait for which.
 
 use ramlace_base::ByteRange;
 
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
 
 /// The requests of one file, in the order in which they began.
 #[derive(Debug, Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     requests: Vec<(u64, Kind, ByteRange)>,
     /// By call: what was left out of write-backs because of it, in order.
     left_out: Vec<(u64, LeftOut)>,
@@ -51,7 +51,7 @@ impl LeftOut {
     }
 }
 
-impl UnderWay {
+impl InFlight {
     pub(crate) fn begin(&mut self, number: u64, kind: Kind, range: ByteRange) {
         self.requests.push((number, kind, range));
     }
@@ -187,18 +187,18 @@ mod tests {
 
     #[test]
     fn requests_meet_by_pages_and_in_order() {
-        let mut under_way = UnderWay::default();
-        under_way.begin(1, Kind::Back, range(0, 4096));
-        under_way.begin(2, Kind::Through, range(100, 200));
-        assert!(under_way.has(Kind::Back, range(4000, 5000), 2));
-        assert!(!under_way.has(Kind::Back, range(4000, 5000), 1), "it began earlier itself");
-        assert!(!under_way.has(Kind::Back, range(4096, 5000), 9));
-        assert_eq!(under_way.held(range(4095, u64::MAX)), [range(0, 4096)]);
-        assert_eq!(under_way.held(range(4096, u64::MAX)), []);
-        let left = under_way.leave_out(150, &[7; 3946], |_| true);
+        let mut in_flight = InFlight::default();
+        in_flight.begin(1, Kind::Back, range(0, 4096));
+        in_flight.begin(2, Kind::Through, range(100, 200));
+        assert!(in_flight.has(Kind::Back, range(4000, 5000), 2));
+        assert!(!in_flight.has(Kind::Back, range(4000, 5000), 1), "it began earlier itself");
+        assert!(!in_flight.has(Kind::Back, range(4096, 5000), 9));
+        assert_eq!(in_flight.held(range(4095, u64::MAX)), [range(0, 4096)]);
+        assert_eq!(in_flight.held(range(4096, u64::MAX)), []);
+        let left = in_flight.leave_out(150, &[7; 3946], |_| true);
         assert_eq!(left, [range(200, 4096)]);
-        under_way.end(2);
-        assert!(under_way.held(range(0, 1)).is_empty() && under_way.left_out.is_empty());
+        in_flight.end(2);
+        assert!(in_flight.held(range(0, 1)).is_empty() && in_flight.left_out.is_empty());
     }
 
     #[test]

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from handing import PAGE, SIZE, Handing
 from mount import Program, fails, mapping
+from passthrough import PAGE, SIZE, PassthroughPool
 from pool import KIB, MIB, eventually
 from test_mount_bytes import KEEP, PUNCH, ZERO, fallocate
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.needs_root
 
 
 # SEMANTICS 91.1
-def test_a_size_that_anybody_changes_counts_for_mappings(handing: Handing) -> None:
-    content = handing.make()
-    path = handing.here / "file"
-    with handing.pool.connect() as pool, Program(mapping(path)) as program:
+def test_a_size_that_anybody_changes_counts_for_mappings(passthrough: PassthroughPool) -> None:
+    content = passthrough.make()
+    path = passthrough.here / "file"
+    with passthrough.pool.connect() as pool, Program(mapping(path)) as program:
         pool.truncate("file", MIB + 5)
         assert program.ask(f"view[:{MIB + 5}]") == content[: MIB + 5]
         assert program.ask("os.fstat(file).st_size") == MIB + 5
@@ -29,14 +29,14 @@ def test_a_size_that_anybody_changes_counts_for_mappings(handing: Handing) -> No
         program.run(f"more = mmap.mmap(file, {3 * MIB})")
         assert program.ask(f"more[{MIB}:]") == content[MIB : MIB + 5] + bytes(2 * MIB - 5)
         program.run(f"more[{3 * MIB - 1}] = 9")
-        os.truncate(handing.there / "file", 4 * MIB)
+        os.truncate(passthrough.there / "file", 4 * MIB)
         program.run(f"os.ftruncate(file, {5 * MIB}); last = mmap.mmap(file, {5 * MIB}); last[-1] = 8")
         with pool.open("file", "r+b", buffering=0) as file:
             # Far behind the end: what lies between takes its memory, too.
             file.pwrite(b"x", 9 * MIB)
         program.run(f"far = mmap.mmap(file, 0); far[{7 * MIB}] = 7")
-        assert handing.used_bytes() >= 9 * MIB
-        found = handing.bytes_of()
+        assert passthrough.used_bytes() >= 9 * MIB
+        found = passthrough.bytes_of()
         assert (len(found), found[3 * MIB - 1], found[5 * MIB - 1], found[7 * MIB]) == (9 * MIB + 1, 9, 8, 7)
         pool.truncate("file", PAGE)
         assert program.dies_of(f"view[{PAGE}]") == signal.SIGBUS
@@ -44,26 +44,28 @@ def test_a_size_that_anybody_changes_counts_for_mappings(handing: Handing) -> No
 
 
 # SEMANTICS 92.3
-def test_a_hole_is_zeros_with_memory_while_a_kernel_has_the_file_and_none_afterwards(handing: Handing) -> None:
-    content = bytearray(handing.make(size=8 * MIB))
-    path = handing.here / "file"
-    used = handing.used_bytes()
+def test_a_hole_is_zeros_with_memory_while_a_kernel_has_the_file_and_none_afterwards(
+    passthrough: PassthroughPool,
+) -> None:
+    content = bytearray(passthrough.make(size=8 * MIB))
+    path = passthrough.here / "file"
+    used = passthrough.used_bytes()
     with Program(mapping(path)) as program:
-        for door, start in ((handing.here, MIB), (handing.there, 3 * MIB + 5)):
+        for door, start in ((passthrough.here, MIB), (passthrough.there, 3 * MIB + 5)):
             with open(door / "file", "r+b") as file:
                 fallocate(file.fileno(), PUNCH | KEEP, start, MIB)
             content[start : start + MIB] = bytes(MIB)
         assert program.ask("view[:]") == content
-        assert handing.used_bytes() == used
+        assert passthrough.used_bytes() == used
         program.run(f"view[{MIB}] = 5")
         content[MIB] = 5
-        assert handing.used_bytes() == used
-    with open(handing.there / "file", "r+b") as file:
+        assert passthrough.used_bytes() == used
+    with open(passthrough.there / "file", "r+b") as file:
 
         def is_freed() -> bool:
             # A whole huge page: of a part of one the kernel may keep the rest. The log grows by a page now and then.
             fallocate(file.fileno(), PUNCH | KEEP, 4 * MIB, 2 * MIB)
-            return handing.used_bytes() <= used - 2 * MIB + MIB // 16
+            return passthrough.used_bytes() <= used - 2 * MIB + MIB // 16
 
         # The kernel lets go of it a moment later.
         assert eventually(is_freed)
@@ -72,17 +74,17 @@ def test_a_hole_is_zeros_with_memory_while_a_kernel_has_the_file_and_none_afterw
 
 
 # SEMANTICS 92.1
-def test_a_full_pool_ends_no_program_that_stores(handing: Handing) -> None:
+def test_a_full_pool_ends_no_program_that_stores(passthrough: PassthroughPool) -> None:
     """What is mapped has its memory, and what would have none is refused."""
-    handing.make(size=8 * MIB)
-    path = handing.here / "file"
-    with Program(mapping(path)) as program, handing.pool.connect() as pool:
+    passthrough.make(size=8 * MIB)
+    path = passthrough.here / "file"
+    with Program(mapping(path)) as program, passthrough.pool.connect() as pool:
         with pool.open("file", "r+b", buffering=0) as file:
             fails(errno.ENOSPC, file.truncate, 500 * MIB)
             fails(errno.ENOSPC, file.pwrite, b"x", 500 * MIB)
         fails(errno.ENOSPC, os.truncate, path, 500 * MIB)
         assert path.stat().st_size == 8 * MIB
-        with open(handing.there / "file", "r+b") as punched:
+        with open(passthrough.there / "file", "r+b") as punched:
             fallocate(punched.fileno(), PUNCH | KEEP, 0, 4 * MIB)
         with pool.open("filler", "wb", buffering=0) as filler:
             size = 0
@@ -93,60 +95,62 @@ def test_a_full_pool_ends_no_program_that_stores(handing: Handing) -> None:
                     assert error.errno == errno.ENOSPC
                     break
         program.run(f"view[:] = bytes([7]) * {8 * MIB}; view.flush()")
-        assert handing.bytes_of() == b"\7" * 8 * MIB
+        assert passthrough.bytes_of() == b"\7" * 8 * MIB
         pool.remove("filler")
 
 
 # SEMANTICS 92.2
-def test_a_write_that_finds_no_room_behind_the_end_takes_none(handing: Handing) -> None:
+def test_a_write_that_finds_no_room_behind_the_end_takes_none(passthrough: PassthroughPool) -> None:
     """There would be room for what lies between, and not for the write."""
-    handing.make()
-    path = handing.here / "file"
+    passthrough.make()
+    path = passthrough.here / "file"
     with open(path, "r+b", buffering=0) as file, open(path, "rb", buffering=0) as reader:
-        used = handing.used_bytes()
+        used = passthrough.used_bytes()
         fails(errno.ENOSPC, os.pwrite, file.fileno(), bytes(MIB), SIZE + 64 * MIB - used - 1600 * KIB)
-        assert handing.used_bytes() <= used + 2 * MIB
+        assert passthrough.used_bytes() <= used + 2 * MIB
         assert len(reader.read(4 * MIB)) == path.stat().st_size == SIZE
 
 
 # SEMANTICS 92.2, 92.3
 @pytest.mark.parametrize("mode", [0, ZERO], ids=["allocate", "zero"])
 @pytest.mark.parametrize("door", ["here", "there", "library"])
-def test_room_that_is_taken_far_behind_the_end_leaves_no_gap(handing: Handing, door: str, mode: int) -> None:
-    handing.make()
-    path = handing.here / "file"
+def test_room_that_is_taken_far_behind_the_end_leaves_no_gap(
+    passthrough: PassthroughPool, door: str, mode: int
+) -> None:
+    passthrough.make()
+    path = passthrough.here / "file"
     if door == "library" and mode:
         pytest.skip("the library has no call for this")
     with Program(mapping(path)) as program:
-        used = handing.used_bytes()
+        used = passthrough.used_bytes()
         if door == "library":
-            with handing.pool.connect() as pool, pool.open("file", "r+b", buffering=0) as file:
+            with passthrough.pool.connect() as pool, pool.open("file", "r+b", buffering=0) as file:
                 file.truncate(12 * MIB)
         else:
-            with open(getattr(handing, door) / "file", "r+b") as opened:
+            with open(getattr(passthrough, door) / "file", "r+b") as opened:
                 fallocate(opened.fileno(), mode, 11 * MIB, MIB)
         assert path.stat().st_size == 12 * MIB
-        assert handing.used_bytes() >= used + 9 * MIB
-        before = handing.used_bytes()
+        assert passthrough.used_bytes() >= used + 9 * MIB
+        before = passthrough.used_bytes()
         program.run(f"more = mmap.mmap(file, 0); more[{4 * MIB}:{10 * MIB}] = bytes([7]) * {6 * MIB}")
-        assert handing.used_bytes() == before
+        assert passthrough.used_bytes() == before
 
 
 # SEMANTICS 91.3
-def test_stores_behind_the_end_within_the_last_page_never_enter_the_file(handing: Handing) -> None:
-    content = handing.make()
-    path = handing.here / "file"
+def test_stores_behind_the_end_within_the_last_page_never_enter_the_file(passthrough: PassthroughPool) -> None:
+    content = passthrough.make()
+    path = passthrough.here / "file"
 
     def cut_longer() -> None:
         os.truncate(path, SIZE + 60)
 
     def write_behind() -> None:
-        with open(handing.there / "file", "r+b") as file:
+        with open(passthrough.there / "file", "r+b") as file:
             file.seek(SIZE + 50)
             file.write(b"end")
 
     def append() -> None:
-        with open(handing.there / "file", "ab") as file:
+        with open(passthrough.there / "file", "ab") as file:
             file.write(b"appended")
 
     for grow in (cut_longer, write_behind, append):
@@ -154,7 +158,7 @@ def test_stores_behind_the_end_within_the_last_page_never_enter_the_file(handing
             program.run("import ctypes; base = ctypes.addressof(ctypes.c_char.from_buffer(view))")
             program.run(f"ctypes.memset(base + {SIZE}, ord('y'), 100)")
             grow()
-            found = handing.bytes_of()
+            found = passthrough.bytes_of()
             assert found[:SIZE] == content
             assert b"y" not in found[SIZE:]
             assert program.ask(f"ctypes.string_at(base + {SIZE}, 100)").count(b"y") == 0 or grow is append
@@ -162,16 +166,16 @@ def test_stores_behind_the_end_within_the_last_page_never_enter_the_file(handing
 
 
 # SEMANTICS 92.1
-def test_a_file_with_holes_is_no_kernels_and_goes_on_having_holes(handing: Handing) -> None:
-    with handing.pool.connect() as pool, pool.open("sparse", "wb", buffering=0) as file:
+def test_a_file_with_holes_is_no_kernels_and_goes_on_having_holes(passthrough: PassthroughPool) -> None:
+    with passthrough.pool.connect() as pool, pool.open("sparse", "wb", buffering=0) as file:
         file.pwrite(b"end", 8 * MIB - 3)
-    path = handing.here / "sparse"
-    used = handing.used_bytes()
+    path = passthrough.here / "sparse"
+    used = passthrough.used_bytes()
     with open(path, "rb") as reader, open(path, "r+b") as file:
         # Who reads while somebody may store takes memory for the holes: they are the same pages.
         assert os.pread(reader.fileno(), 5, 8 * MIB - 5) == b"\0\0end"
         os.ftruncate(file.fileno(), 500 * MIB)
-        os.truncate(handing.there / "sparse", 600 * MIB)
+        os.truncate(passthrough.there / "sparse", 600 * MIB)
         fallocate(file.fileno(), KEEP, 0, PAGE)
     # Memory of a large file comes in pieces of 2 MiB.
-    assert handing.used_bytes() <= used + 3 * MIB
+    assert passthrough.used_bytes() <= used + 3 * MIB

@@ -1,10 +1,10 @@
 //! Passthrough, where the mount was asked for it: files that this machine's kernel reads and maps without
 //! asking.
 //!
-//! The kernel uses one way to access a file for as long as any program has it open or mapped, and does not
-//! report when the last mapping ends. So a file stays in this table until the kernel has forgotten its node,
-//! and the kernel is asked to forget it when the last descriptor is closed. Until then the mount has the file
-//! open at its home, which knows that a kernel has it.
+//! The kernel accesses a file either by passthrough or through its pages, for as long as any program has it
+//! open or mapped, and does not report when the last mapping ends. So a file stays in this table until the
+//! kernel has forgotten its node, and the kernel is asked to forget it when the last descriptor is closed.
+//! Until then the mount has the file open at its home, which knows that a kernel has it.
 //!
 //! An open for reading only reads from its server's memory. An open for writing writes by requests, so that
 //! memory and size stay under the pool's control, and maps the same memory. Stores into mappings are not
@@ -22,10 +22,10 @@ use ramlace_client::{File, LaneHere};
 use ramlace_fuse::{Backing, BackingFiles, Notifier};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
-use crate::looks::{Looks, PAUSE};
+use crate::mtime_poll::{MtimePoll, PAUSE};
 
 /// The files under passthrough.
-pub(crate) struct HandedFiles {
+pub(crate) struct PassthroughFiles {
     kernel: Option<BackingFiles>,
     shared: Arc<Shared>,
 }
@@ -41,16 +41,16 @@ struct Shared {
 #[derive(Default)]
 struct Table {
     /// The files that the kernel has, or is about to get.
-    handed: HashMap<InodeId, Arc<Handed>>,
+    passthrough: HashMap<InodeId, Arc<PassthroughFile>>,
     /// By file of one lane that is not under passthrough: how often it is open. It may have grown since, and
     /// stays so until no program has it open.
-    usual: HashMap<InodeId, usize>,
+    plain: HashMap<InodeId, usize>,
 }
 
 /// One file under passthrough. Lock order: `state`, then [`Shared::table`], never the other way round. The
 /// file is closed after both.
 #[derive(Default)]
-struct Handed {
+struct PassthroughFile {
     state: Mutex<State>,
 }
 
@@ -80,9 +80,9 @@ struct Kept {
     lane: Arc<OwnedFd>,
 }
 
-impl HandedFiles {
+impl PassthroughFiles {
     /// Without `kernel` there is no passthrough.
-    pub(crate) fn start(kernel: Option<BackingFiles>, notifier: Notifier) -> Result<HandedFiles> {
+    pub(crate) fn start(kernel: Option<BackingFiles>, notifier: Notifier) -> Result<PassthroughFiles> {
         let shared = Arc::new(Shared {
             notifier,
             table: Mutex::default(),
@@ -92,11 +92,11 @@ impl HandedFiles {
         if kernel.is_some() {
             let shared = Arc::downgrade(&shared);
             std::thread::Builder::new()
-                .name("handed".into())
+                .name("passthrough".into())
                 .spawn(move || keep(&shared))
                 .map_err(|error| Error::from_io(&error, "starting a thread for mapped files"))?;
         }
-        Ok(HandedFiles { kernel, shared })
+        Ok(PassthroughFiles { kernel, shared })
     }
 
     /// A program opens a file of this size: returns the kernel's number of the backing file. `None`: it is
@@ -108,11 +108,11 @@ impl HandedFiles {
         let Some(kernel) = self.kernel.as_ref().filter(|_| file.layout().width == 1) else { return Ok(None) };
         let inode = file.inode();
         loop {
-            let Some(handed) = self.shared.table.lock().way_of(inode, bytes) else { return Ok(None) };
+            let Some(entry) = self.shared.table.lock().access_of(inode, bytes) else { return Ok(None) };
             // Asked before anything is locked: its server may not answer, and then each open waits only for
             // itself.
             let lane = file.lane_here();
-            let mut state = handed.state.lock();
+            let mut state = entry.state.lock();
             if state.gone {
                 continue;
             }
@@ -139,55 +139,55 @@ impl HandedFiles {
             if state.opens == 0 {
                 state.gone = true;
                 let mut table = self.shared.table.lock();
-                table.handed.remove(&inode);
-                *table.usual.entry(inode).or_default() += 1;
+                table.passthrough.remove(&inode);
+                *table.plain.entry(inode).or_default() += 1;
             }
             return Ok(None);
         }
     }
 
-    /// A descriptor is closed; `handed` is what its open has returned.
-    pub(crate) fn close(&self, file: &File, handed: bool) {
+    /// A descriptor is closed; `passthrough` is what its open has returned.
+    pub(crate) fn close(&self, file: &File, passthrough: bool) {
         if self.kernel.is_none() || file.layout().width != 1 {
             return;
         }
         let inode = file.inode();
-        if !handed {
-            self.shared.table.lock().close_usual(inode);
-        } else if let Some(handed) = self.find(inode) {
-            let mut state = handed.state.lock();
+        if !passthrough {
+            self.shared.table.lock().close_plain(inode);
+        } else if let Some(entry) = self.find(inode) {
+            let mut state = entry.state.lock();
             state.opens = state.opens.saturating_sub(1);
             self.shared.end_if_over(inode, state);
         }
     }
 
     /// Costs nothing on a mount without passthrough.
-    fn find(&self, inode: InodeId) -> Option<Arc<Handed>> {
+    fn find(&self, inode: InodeId) -> Option<Arc<PassthroughFile>> {
         self.kernel.as_ref()?;
-        self.shared.table.lock().handed.get(&inode).cloned()
+        self.shared.table.lock().passthrough.get(&inode).cloned()
     }
 
     /// Reports stores to the home that it does not know of.
     pub(crate) fn publish(&self, inode: InodeId) -> Result<()> {
-        let Some(handed) = self.find(inode) else { return Ok(()) };
-        let kept = handed.state.lock().writer();
+        let Some(entry) = self.find(inode) else { return Ok(()) };
+        let kept = entry.state.lock().writer();
         kept.map_or(Ok(()), |kept| kept.publish())
     }
 
     /// Whether there is passthrough at all: then stores of the kernel may be reported after the last request.
-    pub(crate) fn hands_over(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.kernel.is_some()
     }
 
     /// Whether programs may store into mappings of it, and so change its times without asking.
     pub(crate) fn may_be_stored_into(&self, inode: InodeId) -> bool {
-        self.find(inode).is_some_and(|handed| handed.state.lock().writer().is_some())
+        self.find(inode).is_some_and(|entry| entry.state.lock().writer().is_some())
     }
 
     /// The kernel has forgotten a node, so it is not mapped by any program.
     pub(crate) fn forgotten(&self, inode: InodeId) {
-        let Some(handed) = self.find(inode) else { return };
-        let mut state = handed.state.lock();
+        let Some(entry) = self.find(inode) else { return };
+        let mut state = entry.state.lock();
         state.forgotten = true;
         self.shared.end_if_over(inode, state);
     }
@@ -195,22 +195,22 @@ impl HandedFiles {
     /// The kernel has let go of the whole mount: nothing is mapped any more. A file that is not closed in
     /// this way stays noted at its home as one that a kernel may still write.
     pub(crate) fn close_all(&self) {
-        let files = std::mem::take(&mut self.shared.table.lock().handed);
-        for handed in files.values() {
-            if let Some(kept) = handed.state.lock().writer().filter(|kept| kept.file.home_answers()) {
+        let files = std::mem::take(&mut self.shared.table.lock().passthrough);
+        for entry in files.values() {
+            if let Some(kept) = entry.state.lock().writer().filter(|kept| kept.file.home_answers()) {
                 let _ = kept.publish();
             }
         }
     }
 }
 
-impl Drop for HandedFiles {
+impl Drop for PassthroughFiles {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
         self.shared.came.notify_all();
         // Mappings may outlive this process: their files must not be closed at their homes as if they had
         // ended.
-        std::mem::forget(std::mem::take(&mut self.shared.table.lock().handed));
+        std::mem::forget(std::mem::take(&mut self.shared.table.lock().passthrough));
     }
 }
 
@@ -220,11 +220,11 @@ impl State {
         let write = file.rights().write;
         let Some(known) = &mut self.kernel else {
             check_is_whole(&lane.file, bytes)?;
-            let handed = file.begin_passthrough(write)?;
-            let backing = kernel.register(&handed.file).inspect_err(|_| file.take_back())?;
+            let begun = file.begin_passthrough(write)?;
+            let backing = kernel.register(&begun.file).inspect_err(|_| file.take_back())?;
             let id = backing.id();
-            let kept = Kept { file: file.clone(), lane: Arc::new(handed.file) };
-            self.kernel = Some(Known { backing, server: handed.server, kept });
+            let kept = Kept { file: file.clone(), lane: Arc::new(begun.file) };
+            self.kernel = Some(Known { backing, server: begun.server, kept });
             return Ok(id);
         };
         if lane.server != known.server {
@@ -233,8 +233,8 @@ impl State {
         if !file.is_of_session_of(&known.kept.file) {
             // This machine was suspended for longer than its session lives. The memory is the same; otherwise
             // the kernel refuses.
-            let handed = file.begin_passthrough(write)?;
-            known.kept = Kept { file: file.clone(), lane: Arc::new(handed.file) };
+            let begun = file.begin_passthrough(write)?;
+            known.kept = Kept { file: file.clone(), lane: Arc::new(begun.file) };
         } else if write && !known.kept.file.rights().write {
             file.pass_through_for_writing()?;
             known.kept.file = file.clone();
@@ -270,7 +270,7 @@ impl Shared {
         }
         state.gone = true;
         let known = state.kernel.take();
-        self.table.lock().handed.remove(&inode);
+        self.table.lock().passthrough.remove(&inode);
         drop(state);
         // If the home does not answer, it is told later of the close, and that a kernel had the file.
         if let Some(Known { kept, .. }) = known
@@ -284,25 +284,25 @@ impl Shared {
 
 impl Table {
     /// Chooses the kind of access for one more open, and notes it if it is not passthrough.
-    fn way_of(&mut self, inode: InodeId, bytes: u64) -> Option<Arc<Handed>> {
-        let room = self.handed.len() < limits::PASSTHROUGH_FILES_PER_MOUNT_MAX;
-        if !self.usual.contains_key(&inode) {
-            if let Some(handed) = self.handed.get(&inode) {
-                return Some(handed.clone());
+    fn access_of(&mut self, inode: InodeId, bytes: u64) -> Option<Arc<PassthroughFile>> {
+        let room = self.passthrough.len() < limits::PASSTHROUGH_FILES_PER_MOUNT_MAX;
+        if !self.plain.contains_key(&inode) {
+            if let Some(entry) = self.passthrough.get(&inode) {
+                return Some(entry.clone());
             }
             if room && bytes >= limits::PASSTHROUGH_BYTES_MIN {
-                return Some(self.handed.entry(inode).or_default().clone());
+                return Some(self.passthrough.entry(inode).or_default().clone());
             }
         }
-        *self.usual.entry(inode).or_default() += 1;
+        *self.plain.entry(inode).or_default() += 1;
         None
     }
 
-    fn close_usual(&mut self, inode: InodeId) {
-        if let Some(opens) = self.usual.get_mut(&inode) {
+    fn close_plain(&mut self, inode: InodeId) {
+        if let Some(opens) = self.plain.get_mut(&inode) {
             *opens -= 1;
             if *opens == 0 {
-                self.usual.remove(&inode);
+                self.plain.remove(&inode);
             }
         }
     }
@@ -310,22 +310,22 @@ impl Table {
 
 /// Asks the kernel to forget files that no program has open, and checks the times of the others.
 fn keep(shared: &Weak<Shared>) {
-    let mut looks = Looks::default();
+    let mut poll = MtimePoll::default();
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let mut table = shared.table.lock();
-        while table.handed.is_empty() && !shared.ended.load(Ordering::Acquire) {
+        while table.passthrough.is_empty() && !shared.ended.load(Ordering::Acquire) {
             table = shared.came.wait(table);
         }
-        let all: Vec<(InodeId, Arc<Handed>)> =
-            table.handed.iter().map(|(inode, handed)| (*inode, handed.clone())).collect();
+        let all: Vec<(InodeId, Arc<PassthroughFile>)> =
+            table.passthrough.iter().map(|(inode, entry)| (*inode, entry.clone())).collect();
         drop(table);
         if shared.ended.load(Ordering::Acquire) {
             return;
         }
-        for (inode, handed) in &all {
+        for (inode, entry) in &all {
             let idle = {
-                let state = handed.state.lock();
+                let state = entry.state.lock();
                 state.opens == 0 && state.kernel.is_some()
             };
             // A kernel that cannot be asked (before Linux 6.18) forgets when it needs memory, or with the
@@ -334,8 +334,8 @@ fn keep(shared: &Weak<Shared>) {
                 let _ = shared.notifier.prune(inode.0);
             }
         }
-        if looks.is_due(Instant::now()) {
-            let writers = all.iter().filter_map(|(_, handed)| handed.state.lock().writer());
+        if poll.is_due(Instant::now()) {
+            let writers = all.iter().filter_map(|(_, entry)| entry.state.lock().writer());
             for kept in writers.filter(|kept| kept.file.home_answers()) {
                 let _ = kept.publish();
             }
@@ -350,7 +350,7 @@ fn keep(shared: &Weak<Shared>) {
 /// Checks that a lane is as long as its file and has its memory, as far as this can be seen from here: a
 /// request for another would be useless.
 fn check_is_whole(lane: &OwnedFd, bytes: u64) -> Result<()> {
-    let stat = look_at(lane)?;
+    let stat = stat(lane)?;
     if stat.st_size.cast_unsigned() == bytes && stat.st_blocks.cast_unsigned() * 512 >= bytes {
         return Ok(());
     }
@@ -359,12 +359,12 @@ fn check_is_whole(lane: &OwnedFd, bytes: u64) -> Result<()> {
 
 /// When programs last stored into mappings of the lane, in pages that they had not loaded before.
 fn time_of_stores(lane: &OwnedFd) -> Result<Option<Timestamp>> {
-    let stat = look_at(lane)?;
+    let stat = stat(lane)?;
     let nanos = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
     Ok((nanos != 0).then(|| Timestamp { nanos: nanos.clamp(0, i64::MAX.into()) as i64 }))
 }
 
-fn look_at(lane: &OwnedFd) -> Result<rustix::fs::Stat> {
+fn stat(lane: &OwnedFd) -> Result<rustix::fs::Stat> {
     rustix::fs::fstat(lane)
         .map_err(|errno| Error::from_io(&errno.into(), "looking at the memory of a mapped file"))
 }

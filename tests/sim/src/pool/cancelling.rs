@@ -1,4 +1,4 @@
-//! What clients have given up: their outbox tells it to slots, and what has become of it.
+//! Changes that clients have cancelled: their outbox tells it to slots, and what has become of it.
 
 use ramlace_base::{Result as Outcome, Slot, limits};
 use ramlace_client::Doubt as OfSlot;
@@ -43,7 +43,7 @@ impl World {
     }
 
     /// Nobody waits any more for a change that may be done yet.
-    pub(super) fn gives_up(&mut self, client: usize, doing: Doing, kept: Kept) {
+    pub(super) fn cancels(&mut self, client: usize, doing: Doing, kept: Kept) {
         let instant = self.agenda.instant();
         self.tally.doubted += 1;
         let of_client = &mut self.clients[client];
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// A slot knows that a change was given up, or does not.
+    /// A slot knows that a change was cancelled, or does not.
     pub(super) fn has_cancelled(
         &mut self,
         client: usize,
@@ -92,12 +92,12 @@ impl World {
         Ok(())
     }
 
-    /// Of a change that was given up its slot says what has become of it, but where other slots have yet to answer.
+    /// Of a change that was cancelled its slot says what has become of it, but where other slots have yet to answer.
     fn is_acknowledged(&mut self, client: usize, kept: Kept) -> Result<(), String> {
         let of_client = &mut self.clients[client];
         let token = Token { session: of_client.session(), sequence: kept.sequence };
         let is_it = |doubt: &Doubt| doubt.kept == kept && doubt.session == token.session;
-        let at = of_client.doubts.iter().position(is_it).ok_or("something is given up that nobody did")?;
+        let at = of_client.doubts.iter().position(is_it).ok_or("something is cancelled that nobody did")?;
         of_client.doubts[at].acknowledged = true;
         if self.bug != Bug::DoubtsNothing {
             of_client.mount.doubts(kept.slot, OfSlot::Ends);
@@ -129,7 +129,7 @@ impl World {
         Ok(())
     }
 
-    /// What became of everything that was given up, once nothing is on its way.
+    /// What became of everything that was cancelled, once nothing is on its way.
     pub(super) fn resolve_doubts(&mut self) -> Result<(), String> {
         for client in 0..self.clients.len() {
             while let Some(at) = self.clients[client].doubts.len().checked_sub(1) {
@@ -141,7 +141,7 @@ impl World {
 
     /// A client relies on it that a change was not done.
     pub(super) fn never_will_be(&mut self, client: usize, token: Token) -> Result<(), String> {
-        self.given_up.insert(token);
+        self.cancelled.insert(token);
         match self.done.get(&token) {
             Some(reply) => Err(format!("client {client}: {token:?} is not done for it, and was: {reply:?}")),
             None => Ok(()),
@@ -151,8 +151,8 @@ impl World {
     /// A slot has answered a change for the first time.
     pub(super) fn is_done(&mut self, token: Token, outcome: &Outcome<Reply>) -> Result<(), String> {
         let Ok(reply) = outcome else { return Ok(()) };
-        if self.given_up.contains(&token) {
-            return Err(format!("{token:?} was given up for good, and is done"));
+        if self.cancelled.contains(&token) {
+            return Err(format!("{token:?} was cancelled for good, and is done"));
         }
         self.done.entry(token).or_insert_with(|| reply.clone());
         Ok(())

@@ -1,8 +1,8 @@
-//! Lane 0 takes over the bytes that its file had inline.
+//! Promotion: a file's inline bytes move from its home to its lane 0 (`FillLane`), and empty files go to lanes.
 //!
-//! The message may come twice, and late. No other message begins a lane of an inline file, so a lane that has
-//! the message's generation has had the message. A lane that has not asks the file's home whether these bytes
-//! are still to be moved: if not, the message is an old one, which was refused when it first came.
+//! `FillLane` may come twice, and late. No other message begins a lane of an inline file. So a lane that has the
+//! message's generation has received it before. Any other lane asks the file's home whether these bytes are still
+//! to be moved: if not, the message is a late one, which was refused when it first came.
 
 use std::rc::Rc;
 
@@ -20,12 +20,12 @@ impl Server {
     pub async fn fill_lane(self: &Rc<Self>, request: FillLane) -> Outcome<()> {
         let (lane, slot) = (request.lane, request.slot);
         self.changing_lane(lane, async {
-            if !self.lanes(slot, |lanes, _| lanes.wants_fill(lane, request.generation)) {
+            if !self.lanes(slot, |lanes, _| lanes.wants_promotion(lane, request.generation)) {
                 return Ok(());
             }
             let query = QueryInode { inode: lane.inode, since: Generation(0) };
             let answer = self.query_home(query).await?;
-            let Some(change) = LaneTable::fill(lane, request.generation, &answer) else { return Ok(()) };
+            let Some(change) = LaneTable::promote(lane, request.generation, &answer) else { return Ok(()) };
             put_bytes(&mut self.store.borrow_mut(), lane, &request.bytes.0)
                 .map_err(|error| error.context(self.me))?;
             // From here on the bytes are the lane's: a process that dies before this starts over.
