@@ -67,6 +67,8 @@ struct State {
     nodes: HashMap<u64, Node>,
     /// There were too many with drops: from then on, any may be one.
     all: bool,
+    /// When there was no room although it was searched for: it is not searched for again at once.
+    full_since: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -90,6 +92,12 @@ struct Node {
 impl Node {
     fn is_dropped(&self) -> bool {
         self.drops != self.shown || self.ends > 0
+    }
+
+    /// Whether an answer may not have been taken in yet.
+    fn is_being_answered(&self, now: Instant) -> bool {
+        let answers = [self.answered, self.least];
+        answers.into_iter().flatten().any(|(_, at)| now.duration_since(at) < TAKEN_IN)
     }
 
     /// Takes down that the kernel is given this size. Whether a smaller one may be taken in behind it.
@@ -119,12 +127,22 @@ impl Node {
 impl State {
     fn node(&mut self, node: u64) -> Option<&mut Node> {
         if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&node) {
-            self.nodes.retain(|_, node| node.is_dropped());
+            self.make_room();
             if self.nodes.len() >= NODES_MAX {
                 return None;
             }
         }
         Some(self.nodes.entry(node).or_default())
+    }
+
+    /// Forgets the nodes of which nothing is on its way to the kernel.
+    fn make_room(&mut self) {
+        let now = Instant::now();
+        if self.full_since.is_some_and(|since| now.duration_since(since) < TAKEN_IN) {
+            return;
+        }
+        self.nodes.retain(|_, node| node.is_dropped() || node.is_being_answered(now));
+        self.full_since = (self.nodes.len() >= NODES_MAX).then_some(now);
     }
 
     fn dropped(&mut self, node: u64) -> Option<&mut Node> {
@@ -390,8 +408,14 @@ mod tests {
     fn beyond_the_limit_any_node_may_have_been_dropped() {
         let dropped = Dropped::default();
         (0..NODES_MAX as u64).for_each(|node| assert!(!shows(&dropped, node, 1)));
+        let long_ago = Instant::now() - TAKEN_IN;
+        for node in dropped.state.lock().nodes.iter_mut().filter(|(of, _)| **of != 7).map(|(_, node)| node) {
+            (node.answered, node.least) = (Some((1, long_ago)), Some((1, long_ago)));
+        }
         assert_eq!(dropped.begin(1 << 40), None);
-        assert_eq!(dropped.state.lock().nodes.len(), 1, "answers make room");
+        assert_eq!(dropped.state.lock().nodes.len(), 2, "answers that were taken in make room");
+        assert_eq!(dropped.begin(7), Some(1), "this one may be on its way");
+        dropped.end(7);
         (0..NODES_MAX as u64).for_each(|node| dropped.end(node));
         assert!(shows(&dropped, 1 << 41, 1) && shows(&dropped, 1 << 42, 1));
         dropped.entry(1 << 43, 1);

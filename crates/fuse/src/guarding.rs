@@ -41,6 +41,8 @@ struct Shared {
     telling: Mutex<Telling>,
     /// None is being written any more.
     quiet: Condvar,
+    /// The daemon has gone.
+    ended: Condvar,
 }
 
 /// Serves as the guard of a mount until its daemon ends. `enter_sandbox` is called before the first byte is read, in a process
@@ -70,20 +72,28 @@ fn serve(control: BorrowedFd<'_>) -> Result<()> {
     let Some(device) = receive(control, &mut bytes) else {
         return Err(Error::new(ErrorKind::Invalid, "a guard is started by the daemon of a mount alone"));
     };
-    let shared =
-        Arc::new(Shared { device: Device::new(device), telling: Mutex::default(), quiet: Condvar::new() });
+    let shared = Arc::new(Shared {
+        device: Device::new(device),
+        telling: Mutex::default(),
+        quiet: Condvar::new(),
+        ended: Condvar::new(),
+    });
     let mut buffer = RequestBuffer::new(usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(1 << 20))?;
+    // Before it is needed: later there may be no room for a thread, and drops would wait for ever.
+    let refusing = shared.clone();
+    thread("refuser", move || {
+        if refusing.await_end() {
+            refusing.refuse(&mut buffer);
+        }
+    })
+    .map_err(|error| Error::from_io(&error, "starting the thread that refuses requests"))?;
     while let Some(line) = receive(control, &mut [0]) {
         // If no thread can be started, the line is closed, which the daemon sees.
         let shared = shared.clone();
         let _ = thread("line", move || shared.listen(&line));
     }
-    if shared.end() {
-        let refusing = shared.clone();
-        thread("refuser", move || refusing.refuse(&mut buffer))
-            .map_err(|error| Error::from_io(&error, "starting the thread that refuses requests"))?;
-        shared.await_quiet();
-    }
+    shared.end();
+    shared.await_quiet();
     Ok(())
 }
 
@@ -129,10 +139,18 @@ impl Shared {
         }
     }
 
-    /// From now on no notification is begun. Returns whether one is being written.
-    fn end(&self) -> bool {
+    /// From now on no notification is begun.
+    fn end(&self) {
+        self.lock().over = true;
+        self.ended.notify_all();
+    }
+
+    /// Waits until the daemon has gone. Returns whether a notification is being written then.
+    fn await_end(&self) -> bool {
         let mut telling = self.lock();
-        telling.over = true;
+        while !telling.over {
+            telling = self.ended.wait(telling);
+        }
         telling.count > 0
     }
 
@@ -269,6 +287,7 @@ mod tests {
             device: Device::new(device),
             telling: Mutex::new(Telling { count: 1, over: false }),
             quiet: Condvar::new(),
+            ended: Condvar::new(),
         });
         let refuser = spawn(move || shared.refuse(&mut RequestBuffer::new(4096).unwrap()));
         for (opcode, unique, is_answered) in [
