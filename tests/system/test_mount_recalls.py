@@ -1,5 +1,6 @@
 """What a recall costs in messages: one each way for each mount that has the pages, and none where nobody has."""
 
+import itertools
 import mmap
 import os
 from collections import Counter
@@ -128,3 +129,29 @@ def test_a_page_that_changes_sides_costs_one_message_each_way(new_pool: NewPool,
                     assert [view[7 * PAGE] for view in views] == [turn] * 2
         # It is on the other side before each store and before each load.
         assert least(samples) == [4 * turns] * 2
+
+
+# SEMANTICS 114.3
+def test_a_file_that_grows_out_of_its_inode_recalls_nothing_from_the_mount_that_writes_it(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """Its kernel has no page that it has not filled, and it knows by the answer that the bytes have gone to a lane."""
+    pool = new_pool(1, 96)
+    here, there = new_mount(pool), new_mount(pool)
+    content = bytes(range(256)) * 64
+    pieces = (1_536, 4_000, 11_776, len(content))
+    samples: list[Counter[str]] = []
+    for turn in range(SAMPLES):
+        names = [f"{turn}-{number}" for number in range(10)]
+        with counted(pool, samples):
+            for name in names:
+                with (here / name).open("wb", buffering=0) as file:
+                    for start, end in itertools.pairwise((0, *pieces)):
+                        assert file.write(content[start:end]) == end - start
+        for name in names:
+            assert (there / name).read_bytes() == content
+            with (here / name).open("r+b", buffering=0) as file:
+                file.write(b"again")
+            assert (there / name).read_bytes() == b"again" + content[5:]
+            assert (here / name).read_bytes() == b"again" + content[5:]
+    assert least(samples) == [0, 0]

@@ -259,8 +259,10 @@ impl PoolFileSystem {
     fn write_through(&self, file: &File, offset: u64, bytes: &[u8], unique: u64) -> Result<Written> {
         let inode = file.inode();
         let range = range_of(offset, bytes.len());
-        let request = self.pages.begin_through(inode, range);
-        let written = file.write_through(bytes, offset);
+        let (request, keeps) = self.pages.begin_through(inode, range);
+        // Without pages there is no need for a lease on them: small files are written without, and one that grows out of its
+        // inode has nothing to drop first.
+        let written = if keeps { file.write_through(bytes, offset) } else { file.write_at(bytes, offset) };
         let end = offset + written.as_ref().map_or(0, |written| *written as u64);
         if end < range.end {
             // Programs' stores there through mappings must not be lost with the part that fails.

@@ -128,13 +128,13 @@ impl Pages {
         self.request(inode, begun)
     }
 
-    /// A program's write through pages begins. Waits until write-backs of the same pages that are under way
-    /// are done; these wait for no other client.
-    pub(crate) fn begin_through(self: &Arc<Pages>, inode: InodeId, range: ByteRange) -> Request {
-        let begin = |file: &mut File| self.begin(file, Kind::Through, range);
-        let waits = |file: &File, begun: &Begun| file.has(Kind::Back, range, begun.number);
-        let begun = self.change_after(inode, begin, waits, |_, begun| begun);
-        self.request(inode, begun)
+    /// A program's write through pages begins. Waits until write-backs of the same pages that are in flight
+    /// are done; these wait for no other client. Also returns whether the kernel may keep pages of the write.
+    pub(crate) fn begin_through(self: &Arc<Pages>, inode: InodeId, range: ByteRange) -> (Request, bool) {
+        let begin = |file: &mut File| (self.begin(file, Kind::Through, range), file.keeps(range));
+        let waits = |file: &File, (begun, _): &(Begun, bool)| file.has(Kind::Back, range, begun.number);
+        let (begun, keeps) = self.change_after(inode, begin, waits, |_, begun| begun);
+        (self.request(inode, begun), keeps)
     }
 
     /// These bytes of pages are about to be written back; returns which of them are to be written.
@@ -376,7 +376,7 @@ mod tests {
 
     /// Writes a page; returns whether it has to be dropped.
     fn write(pages: &Arc<Pages>, at: u64) -> bool {
-        let request = pages.begin_through(FILE, page(at));
+        let request = pages.begin_through(FILE, page(at)).0;
         let suspect = pages.wrote_through(FILE, &layout(1), page(at), (1, &request)).is_some();
         if suspect {
             pages.write_answered(FILE);
@@ -497,7 +497,7 @@ mod tests {
     fn writes_and_truncations_hold_their_pages_until_they_are_over() {
         let pages = pages();
         assert_eq!(pages.held(FILE, &[WHOLE]), HeldPages::default());
-        let write = pages.begin_through(FILE, page(1));
+        let write = pages.begin_through(FILE, page(1)).0;
         let locked = || -> Vec<u64> {
             (0..4).filter(|at| !pages.held(FILE, &[page(*at)]).locked.is_empty()).collect()
         };
@@ -516,7 +516,7 @@ mod tests {
     fn what_is_written_back_leaves_out_what_a_call_writes_where_the_page_may_be_older() {
         let pages = pages();
         let middle = range(100, 200);
-        let write = pages.begin_through(FILE, middle);
+        let write = pages.begin_through(FILE, middle).0;
         assert_eq!(back(&pages, 0).1, [page(0)], "the call's bytes are in the page");
         dropped(&pages);
         read(&pages, 0);
@@ -536,7 +536,7 @@ mod tests {
     #[test]
     fn what_was_left_out_for_a_call_that_fails_is_written_after_all() {
         let pages = pages();
-        let write = pages.begin_through(FILE, range(100, 200));
+        let write = pages.begin_through(FILE, range(100, 200)).0;
         dropped(&pages);
         read(&pages, 0);
         drop(back(&pages, 0));
@@ -552,14 +552,14 @@ mod tests {
         assert_eq!(back(&pages, 1).1, [page(1)]);
         drop(write);
         assert_eq!(next.join().unwrap(), [page(0)]);
-        assert_eq!(pages.fail_through(FILE, &pages.begin_through(FILE, page(0)), 0), []);
+        assert_eq!(pages.fail_through(FILE, &pages.begin_through(FILE, page(0)).0, 0), []);
     }
 
     // SEMANTICS 128.5
     #[test]
     fn a_write_that_failed_in_part_holds_its_pages_and_no_write_backs() {
         let pages = pages();
-        let write = pages.begin_through(FILE, range(100, 2 * PAGE));
+        let write = pages.begin_through(FILE, range(100, 2 * PAGE)).0;
         dropped(&pages);
         read(&pages, 0);
         read(&pages, 1);

@@ -4,7 +4,7 @@
 use ramlace_base::{InodeId, SessionId, Slot};
 use ramlace_wire::FileKind;
 
-use crate::command::{Command, Effect, Op, Origin};
+use crate::command::{Command, Effect, Op, Origin, Reply};
 use crate::state::inodes::Inodes;
 
 /// Reports which inodes a step has changed for others, and which session knows without being notified: the
@@ -30,13 +30,15 @@ fn who_knows(command: &Command, effects: &[Effect], inode: InodeId, kind: FileKi
         }
         (Origin::Client { session, .. }, _) => Some(*session),
         (Origin::Server, Op::BeginLane { by, .. }) => Some(*by),
-        // An operation ends for which another slot was waited: its directories are named by its request.
-        (Origin::Server, Op::DeliveryDone { .. }) if kind == FileKind::Directory => {
-            effects.iter().find_map(|effect| match effect {
-                Effect::Reply { token, outcome: Ok(_) } => Some(token.session),
-                _ => None,
-            })
-        }
+        // An operation ends for which another slot was waited: its directories are named by its request, and so is the
+        // file whose bytes have gone to its lanes.
+        (Origin::Server, Op::DeliveryDone { .. }) => effects.iter().find_map(|effect| match effect {
+            Effect::Reply { token, outcome: Ok(reply) } => {
+                let is_named = kind == FileKind::Directory || matches!(reply, Reply::Promoted(_));
+                is_named.then_some(token.session)
+            }
+            _ => None,
+        }),
         _ => None,
     }
 }

@@ -11,6 +11,8 @@ use crate::reads::{Held, Reads};
 #[derive(Default)]
 pub(crate) struct File {
     layout: Option<Layout>,
+    /// The kernel may have pages with bytes of it.
+    has_pages: bool,
     in_flight: InFlight,
     drops_begun: u64,
     drops_over: u64,
@@ -31,6 +33,13 @@ impl File {
         self.drops_begun
     }
 
+    /// A program's write through pages begins. A page that it fills is kept by the kernel, and so is one that was there
+    /// before; another one has no bytes, neither before the write nor behind it. Returns whether pages of it may be kept.
+    pub(crate) fn keeps(&mut self, range: ByteRange) -> bool {
+        self.has_pages |= fills_a_page(range);
+        self.has_pages
+    }
+
     /// A request is over.
     pub(crate) fn end(&mut self, number: u64) {
         self.in_flight.end(number);
@@ -44,6 +53,7 @@ impl File {
     /// Pages are being read, for this request of the kernel if programs may write the file.
     pub(crate) fn note_read(&mut self, layout: &Layout, range: ByteRange, unique: Option<u64>) {
         self.layout.get_or_insert(*layout);
+        self.has_pages = true;
         if self.may_have_been_dropped() {
             let drops_over = (self.drops_over == self.drops_begun).then_some(self.drops_over);
             self.read.note(range, unique, drops_over);
@@ -130,7 +140,11 @@ impl File {
     /// The kernel has read and written nothing of it, and is not about to.
     pub(crate) fn is_blank(&self) -> bool {
         let counts = [self.drops_begun, self.drops_over, self.leases_ended];
-        self.layout.is_none() && self.in_flight.is_empty() && self.made.is_empty() && counts == [0; 3]
+        self.layout.is_none()
+            && !self.has_pages
+            && self.in_flight.is_empty()
+            && self.made.is_empty()
+            && counts == [0; 3]
     }
 
     /// Whether a drop has begun since the last write through pages was answered, or was going on then.
@@ -142,5 +156,27 @@ impl File {
     /// answered.
     fn is_suspect(&self, range: ByteRange) -> bool {
         self.may_have_been_dropped() && self.read.meet(range)
+    }
+}
+
+fn fills_a_page(range: ByteRange) -> bool {
+    let page = rustix::param::page_size() as u64;
+    range.start.next_multiple_of(page).saturating_add(page) <= range.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SEMANTICS 114.3
+    #[test]
+    fn what_fills_no_page_of_a_file_without_pages_is_kept_nowhere() {
+        let range = |start, end| ByteRange { start, end };
+        let mut file = File::default();
+        assert!(!file.keeps(range(0, 4095)) && !file.keeps(range(1, 8191)) && !file.keeps(range(4095, 4097)));
+        assert!(file.is_blank());
+        assert!(file.keeps(range(1, 8192)), "the second page");
+        assert!(file.keeps(range(0, 1)) && !file.is_blank(), "it may be in one that is there");
+        assert!(File::default().keeps(range(0, 4096)));
     }
 }

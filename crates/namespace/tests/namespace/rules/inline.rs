@@ -304,8 +304,16 @@ fn whoever_knows_a_size_hears_that_its_bytes_are_in_lanes() {
         story.send(promote(file));
         let (delivery, _) = fill(&story);
         let effects = story.server(Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) });
-        let told = |effect: &Effect| matches!(effect, Effect::Changed { inode, .. } if *inode == file);
-        assert!(effects.iter().any(told), "{length}: {effects:?}");
+        let told = |effect: &Effect| match effect {
+            Effect::Changed { inode, knows, .. } if *inode == file => Some(*knows),
+            _ => None,
+        };
+        let asker = effects.iter().find_map(|effect| match effect {
+            Effect::Reply { token, .. } => Some(token.session),
+            _ => None,
+        });
+        assert!(asker.is_some());
+        assert_eq!(effects.iter().find_map(told), Some(asker), "{length}: all but the one that asked for it");
     }
 }
 
