@@ -124,7 +124,7 @@ def test_a_host_key_changes_no_keys_and_takes_no_session_of_another_host(new_poo
         revoke = wire.numbers(1, 5) + b"node8"
         for kind, body in [(wire.CHANGE_KEYS, revoke), (wire.LIST_KEYS, b"")]:
             assert "pool's owner" in line.call(kind, body).error
-        for kind, body in [(wire.GET_KEY_BOOK, b""), (wire.HEAR_KEY_BOOK, wire.numbers(99, 0))]:
+        for kind, body in [(wire.GET_KEY_BOOK, b""), (wire.ADOPT_KEY_BOOK, wire.numbers(99, 0))]:
             assert "servers of the pool alone" in line.call(kind, body).error
         with wire.Wire(pool.addresses[0]) as thief:
             thief.greet(other)

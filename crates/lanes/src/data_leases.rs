@@ -125,11 +125,11 @@ pub struct DataLeases {
 /// Whose answers wait for a recall, from the fewest to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WaitedFor {
-    ByNobody,
+    Nobody,
     /// The holder cannot drop the pages before a call of its own is answered, which may wait for the drop of a page
     /// that another call holds: calls that change bytes do not wait. Whoever publishes stores holds no page.
-    ByPublishers,
-    ByAll,
+    Publishers,
+    All,
 }
 
 /// A recall that was not acknowledged.
@@ -357,12 +357,12 @@ impl DataLeases {
 impl Pending {
     /// Whether answers to changes wait for it.
     fn is_waited(&self) -> bool {
-        self.waited == WaitedFor::ByAll
+        self.waited == WaitedFor::All
     }
 
     /// The holder's time is over.
     fn set_fenced(&mut self) {
-        (self.fenced, self.waited) = (true, WaitedFor::ByNobody);
+        (self.fenced, self.waited) = (true, WaitedFor::Nobody);
     }
 
     fn until(&self) -> u64 {

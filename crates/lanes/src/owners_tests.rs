@@ -128,7 +128,7 @@ fn a_page_is_not_waited_for_that_a_write_holds_which_has_yet_to_begin() {
     leases.keep(FILE, session(COHERENT), whole(0), 0);
     let (_, mut ticket) = claim(&mut leases, &own(0, 0, 1));
     let told: Vec<u64> = told(&leases, COHERENT).iter().map(|(number, _)| *number).collect();
-    leases.acknowledge(session(COHERENT), &EndRecalls { blocked: told.clone(), ..EndRecalls::default() });
+    leases.acknowledge(session(COHERENT), &EndRecalls { blocked: told, ..EndRecalls::default() });
     assert!(!leases.claim(&own(0, 0, 1), &mut ticket, 0).unwrap());
     let written = ByteRange { start: 100, end: 200 };
     leases.comes(FILE, session(COHERENT), written);

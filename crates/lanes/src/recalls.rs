@@ -96,8 +96,8 @@ impl DataLeases {
     /// answered, and those of relaxed files. Returns whether an answer may have fewer recalls to wait for now.
     pub fn acknowledge(&mut self, session: SessionId, ended: &EndRecalls) -> bool {
         let mut changed = false;
-        let blocked = ended.blocked.iter().map(|number| (number, WaitedFor::ByPublishers));
-        for (number, by) in blocked.chain(ended.relaxed.iter().map(|number| (number, WaitedFor::ByNobody))) {
+        let blocked = ended.blocked.iter().map(|number| (number, WaitedFor::Publishers));
+        for (number, by) in blocked.chain(ended.relaxed.iter().map(|number| (number, WaitedFor::Nobody))) {
             if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.holder == session) {
                 changed |= pending.waited > by;
                 pending.waited = pending.waited.min(by);
@@ -119,14 +119,14 @@ impl DataLeases {
     /// Whether the answer to a change has to wait for this recall.
     #[must_use]
     pub fn is_waited(&self, number: u64) -> bool {
-        self.is_waited_by(number, WaitedFor::ByAll)
+        self.is_waited_by(number, WaitedFor::All)
     }
 
     /// Whether the answer to a publisher has to wait for this recall: its kernel holds no page meanwhile, so it
     /// waits for holders that are blocked, too.
     #[must_use]
     pub fn is_waited_by_publishers(&self, number: u64) -> bool {
-        self.is_waited_by(number, WaitedFor::ByPublishers)
+        self.is_waited_by(number, WaitedFor::Publishers)
     }
 
     fn is_waited_by(&self, number: u64, least: WaitedFor) -> bool {
@@ -154,7 +154,7 @@ impl DataLeases {
     #[must_use]
     pub fn of_others(&self, session: SessionId, up_to: u64) -> Vec<u64> {
         let of_others =
-            |pending: &Pending| pending.waited >= WaitedFor::ByPublishers && pending.holder != session;
+            |pending: &Pending| pending.waited >= WaitedFor::Publishers && pending.holder != session;
         let recalls = self.recalls.range(..=up_to).filter(|(_, pending)| of_others(pending));
         recalls.map(|(number, _)| *number).collect()
     }
@@ -162,8 +162,7 @@ impl DataLeases {
     /// The newest recall of this place from others that publishers wait for.
     #[must_use]
     pub fn newest_at(&self, place: Place, session: SessionId) -> Option<u64> {
-        let others =
-            |pending: &Pending| pending.waited >= WaitedFor::ByPublishers && pending.holder != session;
+        let others = |pending: &Pending| pending.waited >= WaitedFor::Publishers && pending.holder != session;
         let recalls = self.pending_at(place, WHOLE).filter(|(_, pending)| others(pending));
         recalls.map(|(number, _)| number).max()
     }
@@ -268,7 +267,7 @@ impl DataLeases {
         let number = self.last_number;
         let (owned, erased, dropped, outdated) = Default::default();
         let (began, progress, resent_at) = (now, now, now);
-        let (waited, fenced, of_before) = (WaitedFor::ByAll, false, false);
+        let (waited, fenced, of_before) = (WaitedFor::All, false, false);
         let pending = Pending {
             place,
             range,

@@ -30,6 +30,7 @@ const LOG_FRACTION_OF_STORE: u64 = 64;
 const LOG_BYTES_MIN_IN_SMALL: u64 = 256 << 10;
 /// When the store is full, a log longer than this is replaced.
 const LOG_BYTES_WORTH: u64 = 64 << 10;
+
 /// The effects of records.
 #[derive(Debug, Default)]
 pub struct Effects {

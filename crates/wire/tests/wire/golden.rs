@@ -1,7 +1,7 @@
 //! The bytes of every message are fixed: `golden.txt` holds them, and changes only on purpose.
 //!
 //! `RAMLACE_WRITE_GOLDEN=1 cargo test --profile quick -p ramlace-wire --test wire golden` writes it anew. Do
-//! so for a new message, whose lines are added; when other lines change, so must the version.
+//! so for a new message, whose lines are added; when other lines but `header.full` change, so must the version.
 //!
 //! Each variant of an enum that travels has a line, which also says what its bytes mean. No variant is listed here:
 //! those with a table of numbers are found in the messages, those of one byte by reading every byte.

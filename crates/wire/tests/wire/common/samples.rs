@@ -380,7 +380,6 @@ impl Sample for Prepared {
     }
 }
 
-/// The lists that a default list with two names makes of modes.
 impl Sample for Rotation {
     fn sample(source: &mut Source) -> Rotation {
         [Rotation::Over, Rotation::Coming, Rotation::Going][(source.word() % 3) as usize]
@@ -402,6 +401,7 @@ impl Sample for KeyChange {
     }
 }
 
+/// The lists that a default list with two names makes of modes.
 impl Sample for AccessList {
     fn sample(source: &mut Source) -> AccessList {
         let entries: [(u16, u16, u32); 6] =
