@@ -88,6 +88,13 @@ class Pair:
         for delays in self.delays:
             variables = {"RAMLACE_MOUNT_DELAYS": str(delays.path)}
             self.mounts.append(Mount(pool, "--mode", mode, variables=variables))
+        # Those of other pairs are used later, and their time goes on meanwhile.
+        self.watched = self.mounts
+
+    def watch(self) -> None:
+        """Begin the time of all mounts anew."""
+        for mount in self.watched:
+            mount.daemon.watch()
 
     def delay(self, kind: str, side: str, moment: str, millis: int) -> None:
         """Delay one kind of requests on one side or both, and nothing else."""
@@ -126,6 +133,8 @@ def pairs(fuse: None, shared_pool: Pool, tmp_path_factory: pytest.TempPathFactor
     try:
         for mode in MODES:
             made[mode] = Pair(shared_pool, mode, tmp_path_factory.mktemp("delays"))
+        for pair in made.values():
+            pair.watched = [mount for other in made.values() for mount in other.mounts]
         yield made
     finally:
         for pair in made.values():
@@ -135,8 +144,7 @@ def pairs(fuse: None, shared_pool: Pool, tmp_path_factory: pytest.TempPathFactor
 def run(program: Path, pair: Pair, place: str, millis: int, bound_millis: int, copies: int, *prefix: str) -> str:
     """Make all calls on both mounts for a while; return what is told of them."""
     first, second = (mount / place for mount in pair.mounts)
-    for mount in pair.mounts:
-        mount.daemon.watch()
+    pair.watch()
     with (first / "file").open("wb") as file:
         file.truncate(FILE_BYTES)
     assert (second / "file").stat().st_size == FILE_BYTES
