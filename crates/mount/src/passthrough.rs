@@ -103,7 +103,7 @@ impl PassthroughFiles {
     /// accessed through the kernel's pages, as on any mount.
     ///
     /// Errors: those of a server that does not answer, for a file that the kernel may have mapped and no
-    /// program has open.
+    /// program has open; `Lost` where programs have open what was lost with its server.
     pub(crate) fn open(&self, file: &Arc<File>, bytes: u64) -> Result<Option<u32>> {
         let Some(kernel) = self.kernel.as_ref().filter(|_| file.layout().width == 1) else { return Ok(None) };
         let inode = file.inode();
@@ -134,14 +134,15 @@ impl PassthroughFiles {
             if state.kernel.is_some() && error.kind() != ErrorKind::Lost {
                 return Err(error);
             }
-            // Sparse, or elsewhere: access through pages always works. Or lost: then programs that have it
-            // open keep it, and the kernel returns EIO for this open.
-            if state.opens == 0 {
-                state.gone = true;
-                let mut table = self.shared.table.lock();
-                table.passthrough.remove(&inode);
-                *table.plain.entry(inode).or_default() += 1;
+            // Lost: programs that have it open keep it, and a kernel goes one way only with a file.
+            if state.opens > 0 {
+                return Err(error);
             }
+            // Sparse, or elsewhere, or nobody has it open: access through pages always works.
+            state.gone = true;
+            let mut table = self.shared.table.lock();
+            table.passthrough.remove(&inode);
+            *table.plain.entry(inode).or_default() += 1;
             return Ok(None);
         }
     }
