@@ -26,7 +26,9 @@ use crate::server::{Outcome, Refusal, Server};
 /// A request under way, and the slots that its answer may show.
 pub struct Call {
     header: Header,
-    saw: RefCell<BTreeSet<Slot>>,
+    /// The slots that its answer may show: one, and any more.
+    saw_first: Cell<Option<Slot>>,
+    saw_more: RefCell<BTreeSet<Slot>>,
     /// Data recalls that its change has made, or found pending.
     recalls: RefCell<Vec<u64>>,
     shows: Shows,
@@ -38,9 +40,9 @@ pub struct Call {
 impl Call {
     /// A request begins.
     pub fn new(header: &Header) -> Call {
-        let (saw, recalls, asked_for_map) = Default::default();
+        let (saw_first, saw_more, recalls, asked_for_map) = Default::default();
         let shows = header.kind.row().shows;
-        Call { header: *header, saw, recalls, shows, asked_for_map, promised: None }
+        Call { header: *header, saw_first, saw_more, recalls, shows, asked_for_map, promised: None }
     }
 
     /// One of the many changes that a request consists of.
@@ -50,7 +52,7 @@ impl Call {
 
     /// Makes the request's answer wait for what its part waits for.
     pub fn absorb(&self, part: Call) {
-        self.saw.borrow_mut().extend(part.saw.into_inner());
+        part.slots_seen().for_each(|slot| self.note(slot));
         self.recalls.borrow_mut().extend(part.recalls.into_inner());
     }
 
@@ -67,10 +69,21 @@ impl Call {
 
     /// Its answer may reveal what is in this slot.
     pub fn saw(&self, slot: Slot) {
-        if self.shows == Shows::Nothing {
-            return;
+        if self.shows != Shows::Nothing {
+            self.note(slot);
         }
-        self.saw.borrow_mut().insert(slot);
+    }
+
+    fn note(&self, slot: Slot) {
+        match self.saw_first.get() {
+            None => self.saw_first.set(Some(slot)),
+            Some(first) if first == slot => {}
+            Some(_) => _ = self.saw_more.borrow_mut().insert(slot),
+        }
+    }
+
+    fn slots_seen(&self) -> impl Iterator<Item = Slot> {
+        self.saw_first.get().into_iter().chain(self.saw_more.borrow().iter().copied().collect::<Vec<_>>())
     }
 
     /// Its answer waits for the clients that have pages of the bytes that it changes.
@@ -184,11 +197,14 @@ impl Gate {
         until: Option<Instant>,
     ) -> Result<()> {
         let bytes_alone = call.shows == Shows::Bytes;
-        let mut recalled = server.leases.recalled(call.saw.borrow().iter().copied(), bytes_alone);
+        let mut recalled = server.leases.recalled(call.slots_seen(), bytes_alone);
         recalled.data = call.recalls.take();
         recalled.data.retain(|number| server.data.is_any_waited(&[*number]));
         // A window, or many bytes, are not held longer than it takes to send them.
         let is_large = outcome.as_ref().is_ok_and(Answer::is_large);
+        if self.is_empty() && recalled.is_empty() {
+            return send(server, connection, **call, &timed, outcome).await;
+        }
         self.held.push_back(Held { header: **call, timed, outcome, recalled, until });
         if !self.is_first_free() {
             connection.hold_beside(self.held_bytes());
@@ -235,23 +251,34 @@ impl Gate {
     pub async fn release(&mut self, server: &Server, connection: &mut Connection) -> Result<()> {
         let Some(Held { header, timed, outcome, .. }) = self.held.pop_front() else { return Ok(()) };
         connection.hold_beside(self.held_bytes());
-        server.counts.end(&timed, outcome.as_ref().map(Answer::sent_bytes).map_err(|refusal| &refusal.error));
-        let reply = header.reply(server.membership.epoch());
-        match outcome {
-            Ok(Answer::Body(body)) => connection.queue_reply(reply, &body, &[]),
-            Ok(Answer::Staged(body, bytes)) => connection.queue_reply(reply, &body, &bytes),
-            Ok(Answer::InPlace { body, window: _window, segments }) => {
-                // SAFETY: the window keeps the segments mapped until this call has returned; what is no part of it is
-                // static.
-                return unsafe { connection.send_in_place(reply, &body, &segments).await };
-            }
-            Ok(Answer::Descriptor(body, descriptor)) => {
-                return connection.send_descriptor(reply, &body, descriptor.as_fd()).await;
-            }
-            Err(refusal) => server.refuse(connection, &header, &refusal),
-        }
-        Ok(())
+        send(server, connection, header, &timed, outcome).await
     }
+}
+
+/// Sends an answer that waits for nothing. Only errors of the connection are returned.
+async fn send(
+    server: &Server,
+    connection: &mut Connection,
+    header: Header,
+    timed: &Timed,
+    outcome: Outcome<Answer>,
+) -> Result<()> {
+    server.counts.end(timed, outcome.as_ref().map(Answer::sent_bytes).map_err(|refusal| &refusal.error));
+    let reply = header.reply(server.membership.epoch());
+    match outcome {
+        Ok(Answer::Body(body)) => connection.queue_reply(reply, &body, &[]),
+        Ok(Answer::Staged(body, bytes)) => connection.queue_reply(reply, &body, &bytes),
+        Ok(Answer::InPlace { body, window: _window, segments }) => {
+            // SAFETY: the window keeps the segments mapped until this call has returned; what is no part of it is
+            // static.
+            return unsafe { connection.send_in_place(reply, &body, &segments).await };
+        }
+        Ok(Answer::Descriptor(body, descriptor)) => {
+            return connection.send_descriptor(reply, &body, descriptor.as_fd()).await;
+        }
+        Err(refusal) => server.refuse(connection, &header, &refusal),
+    }
+    Ok(())
 }
 
 /// The operation itself continues; a retry finds its answer.

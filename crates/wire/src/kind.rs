@@ -35,8 +35,9 @@ macro_rules! messages {
 
             /// What is to be known of it before its body is read.
             #[must_use]
-            pub const fn row(self) -> Row {
-                match self { $(Kind::$name => $row,)* }
+            pub const fn row(self) -> &'static Row {
+                const ROWS: &[Row] = &[$($row,)*];
+                &ROWS[self.index()]
             }
         }
     };
@@ -92,11 +93,11 @@ messages! {
     /// Free a range of one lane.
     PunchChunk = 0x0203, LANE.changes().waits_for_holders();
     /// A descriptor of the lane's file, for a client on the same machine.
-    GrantLane = 0x0204, LANE.own_deadline();
+    GrantLane = 0x0204, LANE.brings_descriptor().own_deadline();
     /// Take the memory of a lane's first bytes.
     AllocateLane = 0x0205, LANE.changes();
     /// The lane's file, for a kernel that reads and maps it.
-    GrantPassthrough = 0x0206, LANE.own_deadline();
+    GrantPassthrough = 0x0206, LANE.brings_descriptor().own_deadline();
     /// How much memory a lane holds.
     CountLane = 0x0207, LANE;
     /// Where the next data, or the next hole, of a lane begins.

@@ -57,6 +57,8 @@ pub struct Row {
     pub by_path: bool,
     /// Bulk bytes follow its body.
     pub carries_data: bool,
+    /// A descriptor may travel with its answer.
+    pub brings_descriptor: bool,
     /// Its answer is more than a body, and it watches its deadline itself.
     pub own_deadline: bool,
     /// Its answer waits for others whose kernels have the bytes: it is waited for as long as its server lives.
@@ -79,6 +81,7 @@ pub(crate) const ANYONE: Row = Row {
     among_many: false,
     by_path: false,
     carries_data: false,
+    brings_descriptor: false,
     own_deadline: false,
     waits_for_holders: false,
     or_of_home: false,
@@ -135,6 +138,10 @@ impl Row {
 
     pub(crate) const fn shows(self, shows: Shows) -> Row {
         Row { shows, ..self }
+    }
+
+    pub(crate) const fn brings_descriptor(self) -> Row {
+        Row { brings_descriptor: true, ..self }
     }
 
     pub(crate) const fn carries_data(self) -> Row {

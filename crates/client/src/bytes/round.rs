@@ -229,7 +229,7 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
     fn receive(&mut self, line: &mut Line, index: usize, call: u32) -> std::result::Result<(), Unanswered> {
         match &mut self.abandons_at {
             // Waits for the clients that have pages of them, however long the other replies took.
-            None => self.transfer.session.await_holders(line, self.progress.deadline())?,
+            None => drop(self.transfer.session.await_holders(line, self.progress.deadline())?),
             Some(until) if line.is_answered_by(*until)? => *until = Instant::now() + SEVERAL_WAIT_MAX,
             Some(_) => return Err(Unanswered::from_server(self.over.insert(others_have_some()).clone())),
         }

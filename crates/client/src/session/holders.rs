@@ -31,13 +31,12 @@ impl Session {
         if !kind.row().waits_for_holders {
             return Ok(deadline);
         }
-        self.await_holders(line, deadline)?;
-        Ok(deadline.max(self.deadline()))
+        self.await_holders(line, deadline)
     }
 
     /// Waits until a reply begins to arrive. A change of bytes is answered when other kernels have dropped
     /// them, and a read when no kernel owns them, which may take longer than any other call: the wait goes on
-    /// as long as the server shows signs of life.
+    /// as long as the server shows signs of life. Returns by when the reply has to be complete.
     ///
     /// After [`Session::waits_are_over`], a change still has the time of any other call: it may carry what
     /// programs have stored.
@@ -45,21 +44,24 @@ impl Session {
         &self,
         line: &mut Line,
         deadline: Instant,
-    ) -> std::result::Result<(), Unanswered> {
-        let over = Instant::now() + HOLDERS_WAIT_MAX;
+    ) -> std::result::Result<Instant, Unanswered> {
+        let mut now = Instant::now();
+        let over = now + HOLDERS_WAIT_MAX;
         let reads = matches!(line.purpose(), Purpose::Pages | Purpose::StrictReads);
-        let goes_on = || !self.waits_are_over() || !reads && Instant::now() < deadline;
         let mut until = deadline;
         loop {
-            let look = until.min(Instant::now() + LOOK_PAUSE);
+            let look = until.min(now + LOOK_PAUSE);
             if line.is_answered_by(look)? {
-                return Ok(());
+                return Ok(deadline.max(now + self.patience()));
             }
-            if look < until && goes_on() {
+            now = Instant::now();
+            let goes_on = !self.waits_are_over() || !reads && now < deadline;
+            if look < until && goes_on {
                 continue;
             }
-            if Instant::now() < over && goes_on() && self.lives(line.server()) {
-                until = self.deadline();
+            if now < over && goes_on && self.lives(line.server()) {
+                now = Instant::now();
+                until = now + self.patience();
                 continue;
             }
             line.close();

@@ -1,6 +1,5 @@
 //! Reaching a server within a deadline, and the client's part of the handshake.
 
-use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -128,7 +127,7 @@ fn receive_exactly(line: &Line, into: &mut [u8], deadline: Instant) -> Result<()
     let mut filled = 0;
     while filled < into.len() {
         // Descriptors that come here were not announced: they are closed with the list.
-        filled += line.receive_some(&mut into[filled..], &mut VecDeque::new(), deadline)?;
+        filled += line.receive_some(&mut into[filled..], None, deadline)?;
     }
     Ok(())
 }

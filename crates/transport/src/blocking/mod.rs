@@ -47,6 +47,8 @@ pub struct Connection {
     /// Data of the latest reply that the caller has not taken yet.
     data_left: usize,
     descriptors: VecDeque<OwnedFd>,
+    /// Calls under way whose replies may bring one. While there is none the plain system call receives: it is cheaper.
+    descriptor_calls: usize,
     /// Where heads of requests are put together.
     scratch: Vec<u8>,
 }
@@ -108,6 +110,7 @@ impl Connection {
             input: Input::new(),
             data_left: 0,
             descriptors: VecDeque::new(),
+            descriptor_calls: 0,
             scratch: Vec::new(),
         };
         connection.input.lend_buffer(vec![0; INPUT_BYTES]);
@@ -151,6 +154,7 @@ impl Connection {
         let mut bytes = front.encode(&mut header);
         bytes.extend_from_slice(body);
         append_head(&mut self.scratch, header, &bytes, data_bytes);
+        self.descriptor_calls += usize::from(header.kind.row().brings_descriptor);
         let sent = self.send_frame(data, deadline);
         sent.map_err(|error| self.fail(error, "sending a request"))
     }
@@ -301,6 +305,8 @@ impl Connection {
         self.fill(HEADER_BYTES, deadline)?;
         let header = decode_header(self.input.bytes())?;
         check_reply(&header, kind, call)?;
+        // Its first byte is here, and the descriptor came with that.
+        self.descriptor_calls -= usize::from(kind.row().brings_descriptor);
         let reply = self.take_body(&header, deadline, take)?;
         self.data_left = header.data_bytes as usize;
         self.input.expect_like(&header, tag_bytes(self.seal.as_deref()));
@@ -338,7 +344,8 @@ impl Connection {
             let missing = count - self.input.len();
             let Some(line) = &self.line else { return self.line().map(drop) };
             let room = self.input.room(missing);
-            let received = line.receive_some(room, &mut self.descriptors, deadline)?;
+            let descriptors = (self.descriptor_calls > 0).then_some(&mut self.descriptors);
+            let received = line.receive_some(room, descriptors, deadline)?;
             self.input.received(received);
             // No valid frame announces this many at once.
             self.descriptors.truncate(DESCRIPTORS_MAX);
