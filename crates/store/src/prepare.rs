@@ -135,11 +135,13 @@ impl Store {
             promise = self.try_promise(id, ranges, ahead);
         }
         if refused(&promise) {
+            let before = self.usage().used_bytes;
             let mut found = false;
             for pages in aligned(ranges, PAGE_BYTES) {
                 found |= self.find_unwritten(id, pages)?;
             }
-            if found {
+            // What lies behind the lane's end cannot be found, and was given back by the search.
+            if found || self.usage().used_bytes < before {
                 promise = self.try_promise(id, ranges, ahead);
             }
         }

@@ -24,8 +24,8 @@ impl Store {
         Ok(lane.allocated.saturating_sub(present.total()))
     }
 
-    /// Searches a range for pages that are there and not known. Frees none of them, and searches only while
-    /// what it may find can make the range fit. Returns whether it found any.
+    /// Searches a range for pages that are there and not known. Frees none of them but behind the lane's end, and
+    /// searches only while what it may find can make the range fit. Returns whether it found any.
     pub(crate) fn find_unwritten(&mut self, id: LaneId, range: ByteRange) -> Result<bool> {
         let file = self.file(id)?;
         let mut found = self.learn_data(id, &file, range)?;

@@ -98,7 +98,11 @@ fn prepare(store: &mut TestStore, model: &mut Model, number: u64, offset: u64, l
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
             assert!(missing > free, "refused {length} at {offset}: {missing} missing, {free} free: {error}");
-            assert!(missing > store.usage().free_for_lanes_bytes, "refused though trimming made room");
+            let now = store.usage().free_for_lanes_bytes;
+            assert!(
+                missing > now,
+                "refused {length} at {offset} though trimming made room: {missing} missing, {free} free, then {now}: {error}"
+            );
             assert_eq!(store.lane_length(lane(number)).unwrap(), old_length);
             false
         }
@@ -255,4 +259,28 @@ fn no_request_sees_the_reservation() {
         storm(Backing::PrivateTmpfs, true);
     }
     storm(Backing::SharedMemory, true);
+}
+
+/// Storms that have found something.
+#[test]
+fn what_was_found_once_is_as_the_model() {
+    if !private_works("storms of before") {
+        return;
+    }
+    let steps = [
+        Step::Receive { lane: 1, offset: 1_426_851, length: 10_846, seed: 0 },
+        Step::Write { lane: 0, offset: 6_291_456, length: 1, seed: 0 },
+        Step::Receive { lane: 1, offset: 9_335_590, length: 31_963, seed: 0 },
+        Step::Write { lane: 2, offset: 3_502_080, length: 2_795_469, seed: 253 },
+        Step::Write { lane: 3, offset: 2_711_552, length: 37_436, seed: 172 },
+        Step::Cut { lane: 0, length: 7_479_296 },
+        Step::Receive { lane: 4, offset: 3_493_802, length: 2_560_266, seed: 3 },
+        Step::Receive { lane: 0, offset: 6_291_456, length: 2_920_678, seed: 117 },
+    ];
+    let mut store = TestStore::new(StoreRoot::create(&options(SIZE, Backing::PrivateTmpfs)).unwrap());
+    let mut model = Model::default();
+    for step in &steps {
+        apply(&mut store, &mut model, step);
+        check(&mut store, &model);
+    }
 }
