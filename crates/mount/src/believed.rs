@@ -2,7 +2,7 @@
 //! what was recalled, and what is kept to answer the kernel's next request. [`crate::leases`] drives it. Pure: the
 //! time is an argument; the simulator drives it, too.
 //!
-//! An answer counts as of the time when its request was sent ([`Asked`]): what was recalled or changed here since
+//! An answer counts as of the time when its request was sent (`Asked`): what was recalled or changed here since
 //! then is not in it, perhaps, so a lease that came with it is not used.
 
 use std::collections::HashMap;
