@@ -271,6 +271,32 @@ def test_a_read_goes_to_the_end_whatever_a_late_answer_says(
             assert read == b"b" * whole, (turn, len(read), read.count(0))
 
 
+# SEMANTICS 114.2
+@pytest.mark.parametrize("mode", [COHERENT, STRICT])
+def test_mounts_that_make_a_file_grow_out_of_its_inode_at_once_read_nothing_older(
+    pairs: dict[str, Pair], place: str, mode: str
+) -> None:
+    """Each has the page that the other's bytes change, and drops it late."""
+    pair = pairs[mode]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    for turn in range(3):
+        here.write_bytes(b"a" * 100)
+        with here.open("r+b", buffering=0) as writer, there.open("r+b", buffering=0) as reader:
+            for file in (writer, reader):
+                assert os.pread(file.fileno(), 100, 0) == b"a" * 100
+            for delays in pair.delays:
+                delays.set({DROP: (200, 0)})
+            grows = threading.Thread(target=os.pwrite, args=(reader.fileno(), b"x", 3 * PAGE))
+            grows.start()
+            assert os.pwrite(writer.fileno(), b"x", 2 * PAGE) == 1
+            assert os.pwrite(writer.fileno(), b"b", 50) == 1
+            read = os.pread(reader.fileno(), 1, 50)
+            grows.join()
+            pair.set_free()
+            assert read == b"b", turn
+        here.unlink()
+
+
 # SEMANTICS 114.5
 @pytest.mark.parametrize("size", [1_000, 6 * PAGE, 3 * 65_536])
 @pytest.mark.parametrize("mode", [COHERENT, STRICT])

@@ -128,8 +128,13 @@ pub const SESSIONS_OF_HOSTS_MAX: usize = SESSIONS_MAX - 256;
 pub const HOST_KEYS_MAX: usize = 1024;
 /// Inodes that one session may hold open at one server.
 pub const OPEN_INODES_PER_SESSION_MAX: usize = 65_536;
-/// Replies of one session kept in one slot, and the mutations a session may have under way.
+/// Replies of one session kept in one slot.
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
+/// Changes of bytes in lanes that are remembered of one session in one slot.
+pub const LANE_WRITES_PER_SESSION_MAX: usize = 4096;
+/// Mutations of programs that a session begins in one slot before the oldest of them is answered. What is left of the
+/// two limits above is for what kernels write back, which waits for no program's call.
+pub const PROGRAM_MUTATIONS_PER_SLOT_MAX: usize = 768;
 /// Bytes of kept replies of one session, over all slots of a server.
 pub const KEPT_REPLIES_PER_SESSION_BYTES_MAX: usize = 32 << 20;
 /// Bytes of kept replies of all sessions of a server.

@@ -7,4 +7,4 @@ pub use crate::names::renewals::{RecallsDone, State as Renewal};
 pub use crate::session::pending::{Added, Home, Message, PendingMessages, Subject, TakenUp};
 pub use crate::session::promises::{AllPromises, Due, NotPromised, Pending, Promise, Version};
 pub use crate::session::retry::{Failed, MapAsked, OnRetry, Remedy, Verdict, is_in_doubt, is_unacknowledged};
-pub use crate::session::sequences::{Kept, Sequences, Ticket};
+pub use crate::session::sequences::{Kept, NumberFor, Sequences, Ticket};

@@ -1,9 +1,10 @@
 //! The changes of a slot's lanes: the content of log records.
 
-use ramlace_base::{ByteRange, Generation, LaneId, Sequence, SessionId, numbered_variants};
+use ramlace_base::{ByteRange, Generation, LaneId, numbered_variants};
 use serde::{Deserialize, Serialize};
 
 use crate::residency::Loss;
+use crate::writes::WriteId;
 
 /// One change of a lane, or of what is remembered of its writers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,10 +52,8 @@ pub enum LaneChange {
         lane: LaneId,
         /// The bytes.
         range: ByteRange,
-        /// The writer's session.
-        session: SessionId,
         /// The write.
-        sequence: Sequence,
+        id: WriteId,
     },
     /// A write of many runs is done.
     RunsWritten {
@@ -62,19 +61,15 @@ pub enum LaneChange {
         lane: LaneId,
         /// Those of its runs, joined where they touch, whose bytes had been lost.
         found: Vec<ByteRange>,
-        /// The writer's session.
-        session: SessionId,
         /// The write.
-        sequence: Sequence,
+        id: WriteId,
     },
     /// A cell is changed: its answer, and the value to be stored. `CellStored` follows once it is stored.
     CellChanged {
         /// The value to be stored.
         cell: CellStore,
-        /// The session that changes it.
-        session: SessionId,
         /// The change.
-        sequence: Sequence,
+        id: WriteId,
     },
     /// The change of a cell before this was stored: nothing is left to be done for it.
     CellStored {
@@ -90,10 +85,10 @@ numbered_variants! { LaneChange:
     3 Dropped { lane };
     4 PassthroughBegun { lane, number };
     5 PassthroughsOver { lane, number };
-    6 Written { lane, range, session, sequence };
-    7 CellChanged { cell, session, sequence };
+    6 Written { lane, range, id };
+    7 CellChanged { cell, id };
     8 CellStored { lane };
-    10 RunsWritten { lane, found, session, sequence };
+    10 RunsWritten { lane, found, id };
 }
 
 /// The value of a cell, and the one that it is to have.

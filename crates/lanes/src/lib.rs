@@ -41,4 +41,4 @@ pub use residency::{Loss, Residency};
 pub use table::{CutPlan, LaneTable, lost};
 pub use traffic::{Notified, Traffic, Writer};
 pub use watches::{HomeSeen, Place};
-pub use writes::WritesDone;
+pub use writes::{WriteId, WritesDone};

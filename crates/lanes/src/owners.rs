@@ -673,8 +673,9 @@ impl DataLeases {
         own.any(|claim| !claim.pages.intersection(pending.range).is_empty())
     }
 
-    /// A session's kernel reads a page that has to move to a lane first, and drops nothing of the file before: two of them do
-    /// not wait for each other. Until [`DataLeases::end_promotion`].
+    /// A session's kernel reads the first page of a file whose bytes have to move to a lane first. So it has none, and
+    /// acknowledges nothing of the file before: two of them do not wait for each other. Until
+    /// [`DataLeases::end_promotion`].
     pub fn begin_promotion(&mut self, place: Place, session: SessionId) {
         self.owners.promoting.entry(place).or_default().push(session);
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use ramlace_base::ByteRange;
 use serde::{Deserialize, Serialize};
 
-/// Where some bytes are. A read of a lane checks this first, and reads only bytes that are here from the store.
-/// A chunk that was moved to a slower store will be one more of these.
+/// Where some bytes are. A read of a lane checks this first, and reads only bytes that are here from the store. Holes
+/// within a lane that has bytes are the store's: they count as here. A chunk that was moved to a slower store will be one more of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
     /// In this server's store.

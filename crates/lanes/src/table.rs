@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::change::{LaneChange, LaneEffect};
 use crate::lane::{Lane, Standing};
 use crate::residency::{Loss, Residency};
-use crate::writes::WritesDone;
+use crate::writes::{WriteId, WritesDone};
 
 /// The lanes of one slot. Serialized, they are their part of the slot's snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,9 +104,9 @@ impl LaneTable {
         self.check_there(lane, ByteRange { start: 0, end: u64::MAX }, me)
     }
 
-    /// Whether this change of bytes was made already. Forgets the changes whose answers the session has.
-    pub fn is_done(&mut self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
-        self.writes.admit(session, sequence, below)
+    /// Whether this change of bytes was made already: see [`WritesDone::is_done`].
+    pub fn is_done(&self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
+        self.writes.is_done(session, sequence, below)
     }
 
     /// The effect of a truncation that the home sends.
@@ -190,26 +190,16 @@ impl LaneTable {
     }
 
     /// A write whose bytes are in their place is done, unless the lane was cut or dropped meanwhile.
-    pub fn finish(
-        &self,
-        target: &LaneTarget,
-        range: ByteRange,
-        writer: (SessionId, Sequence),
-    ) -> Result<LaneChange> {
+    pub fn finish(&self, target: &LaneTarget, range: ByteRange, id: WriteId) -> Result<LaneChange> {
         self.current(target)?;
-        Ok(LaneChange::Written { lane: target.lane, range, session: writer.0, sequence: writer.1 })
+        Ok(LaneChange::Written { lane: target.lane, range, id })
     }
 
     /// The same of many runs, joined where they touch.
-    pub fn finish_runs(
-        &self,
-        target: &LaneTarget,
-        runs: &[ByteRange],
-        writer: (SessionId, Sequence),
-    ) -> Result<LaneChange> {
+    pub fn finish_runs(&self, target: &LaneTarget, runs: &[ByteRange], id: WriteId) -> Result<LaneChange> {
         let known = self.current(target)?;
         let found = runs.iter().filter(|run| known.has_lost(**run)).copied().collect();
-        Ok(LaneChange::RunsWritten { lane: target.lane, found, session: writer.0, sequence: writer.1 })
+        Ok(LaneChange::RunsWritten { lane: target.lane, found, id })
     }
 
     /// A lane, if it is as its writer assumes.
@@ -255,22 +245,22 @@ impl LaneTable {
                 None
             }
             // Others are notified that its bytes have changed when the write ends, however it ends.
-            LaneChange::Written { lane, range, session, sequence } => {
+            LaneChange::Written { lane, range, id } => {
                 if let Some(loss) = self.lanes.get_mut(&lane).and_then(|lane| lane.loss.as_mut()) {
                     loss.recover(range);
                 }
-                self.writes.insert(session, sequence, None);
+                self.writes.insert(id, None);
                 None
             }
-            LaneChange::RunsWritten { lane, ref found, session, sequence } => {
+            LaneChange::RunsWritten { lane, ref found, id } => {
                 if let Some(loss) = self.lanes.get_mut(&lane).and_then(|lane| lane.loss.as_mut()) {
                     found.iter().for_each(|run| _ = loss.recover(*run));
                 }
-                self.writes.insert(session, sequence, None);
+                self.writes.insert(id, None);
                 None
             }
-            LaneChange::CellChanged { cell, session, sequence } => {
-                self.writes.insert(session, sequence, Some(cell.before));
+            LaneChange::CellChanged { cell, id } => {
+                self.writes.insert(id, Some(cell.before));
                 let range = ByteRange { start: cell.offset, end: cell.offset + 8 };
                 Some(LaneEffect::Changed { lane: cell.lane, range })
             }

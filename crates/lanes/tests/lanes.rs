@@ -12,7 +12,9 @@ use ramlace_base::{
     ByteRange, Epoch, ErrorKind, Generation, InodeId, LaneId, Sequence, ServerId, SessionId, Slot,
 };
 use ramlace_cluster::Absent;
-use ramlace_lanes::{CutPlan, LaneChange, LaneEffect, LaneTable, Residency, Standing, StoreStep, Traffic};
+use ramlace_lanes::{
+    CutPlan, LaneChange, LaneEffect, LaneTable, Residency, Standing, StoreStep, Traffic, WriteId,
+};
 use ramlace_wire::Layout;
 use ramlace_wire::chunk::LaneTarget;
 use ramlace_wire::inline::BytesPlace;
@@ -25,6 +27,10 @@ const SESSION: SessionId = SessionId([7; 16]);
 const LANE: LaneId = LaneId { inode: InodeId(99), lane: 0 };
 const UNIT: u64 = 4;
 const BYTES: u64 = 16;
+
+fn id_of(sequence: u64, below: u64) -> WriteId {
+    WriteId { session: SESSION, sequence: Sequence(sequence), outstanding: (sequence - below) as u32 }
+}
 
 /// Something that a server, or the table, may do wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,10 +261,10 @@ impl Driver {
                 LaneChange::Cut { lane, generation, length }
             }
             (Bug::Unremembered, LaneChange::Written { lane, range, .. }) => {
-                LaneChange::Written { lane, range, session: SessionId::NONE, sequence: Sequence(0) }
+                LaneChange::Written { lane, range, id: WriteId::default() }
             }
-            (Bug::NoRecovery, LaneChange::Written { lane, session, sequence, .. }) => {
-                LaneChange::Written { lane, range: ByteRange { start: 0, end: 0 }, session, sequence }
+            (Bug::NoRecovery, LaneChange::Written { lane, id, .. }) => {
+                LaneChange::Written { lane, range: ByteRange { start: 0, end: 0 }, id }
             }
             (Bug::DropKeepsLane, LaneChange::Dropped { .. }) => return,
             (_, change) => change,
@@ -344,7 +350,7 @@ impl Driver {
             accepted.map_err(|error| error.kind())?;
         }
         self.store(range, byte);
-        let finished = self.table.finish(target, range, (SESSION, Sequence(sequence)));
+        let finished = self.table.finish(target, range, id_of(sequence, self.below));
         match finished {
             Ok(change) => self.commit(change),
             Err(_) if self.bug == Bug::OldGeneration => {}
@@ -452,12 +458,7 @@ impl Driver {
                         stored.remove(&at);
                     }
                 }
-                self.commit(LaneChange::Written {
-                    lane: LANE,
-                    range,
-                    session: SESSION,
-                    sequence: Sequence(sequence),
-                });
+                self.commit(LaneChange::Written { lane: LANE, range, id: id_of(sequence, sequence) });
                 for at in range.start..range.end {
                     self.model.bytes.remove(&at);
                 }

@@ -46,7 +46,10 @@ impl Story {
             named: Vec::new(),
         }));
         let (inode, generation) = (story.file(), ramlace_base::Generation(1));
-        story.apply(Op::Promote { request: ramlace_wire::inline::Promote { inode }, epoch: Epoch(1) });
+        story.apply(Op::Promote {
+            request: ramlace_wire::inline::Promote { inode, reads_first_page: false },
+            epoch: Epoch(1),
+        });
         story.apply(Op::Extend(wire::Extend { inode, generation, size: 500, from: 0 }));
         story.apply(Op::Truncate(wire::Truncate { inode, size: 100, allocated: None }));
         story.apply(Op::ReserveAppend(wire::ReserveAppend { inode, length: 10 }));

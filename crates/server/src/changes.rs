@@ -110,7 +110,7 @@ impl Server {
             }
             Op::Promote { request, .. } => {
                 if !is_met {
-                    self.before_promotion(call, (request.inode, None)).await?;
+                    self.before_promotion(call, &request).await?;
                 }
                 Op::Promote { request, epoch: map.epoch }
             }

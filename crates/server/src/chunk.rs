@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Sequence, SessionId, Slot, limits};
 use ramlace_cluster::is_hole_or_lost;
-use ramlace_lanes::{Change, LaneChange, Place, Residency, Stored, Writer, lost};
+use ramlace_lanes::{Change, LaneChange, Place, Residency, Stored, WriteId, Writer, lost};
 use ramlace_store::Window;
 use ramlace_transport::RawSegment;
 use ramlace_transport::nonblocking::Connection;
@@ -276,7 +276,7 @@ impl Server {
                 Ok(Err(Error::new(ErrorKind::Retry, text).into()))
             }
             Ok(()) => {
-                let written = self.finish_write(target, range, writer);
+                let written = self.finish_write(target, range, write_id(header));
                 self.note_written(place_of(target.lane), header.session, range, &[], request.origin);
                 Ok(written)
             }
@@ -351,7 +351,7 @@ impl Server {
             self.change_bytes(target, changed, |store| store.write_staged(lane, changed.start, part))?;
         }
         self.note_written(place_of(lane), session, range, bytes, request.origin);
-        self.finish_write(target, range, (session, header.sequence))
+        self.finish_write(target, range, write_id(header))
     }
 
     fn promise_memory(&self, lane: LaneId, range: ByteRange) -> Result<Window> {
@@ -365,9 +365,9 @@ impl Server {
     }
 
     /// Logs a write whose bytes are in place, unless the lane was cut or dropped meanwhile.
-    fn finish_write(self: &Rc<Self>, target: &LaneTarget, range: ByteRange, writer: Writer) -> Outcome<()> {
-        self.check_session(writer.0)?;
-        let change = self.lanes(target.slot, |lanes, _| lanes.finish(target, range, writer))?;
+    fn finish_write(self: &Rc<Self>, target: &LaneTarget, range: ByteRange, id: WriteId) -> Outcome<()> {
+        self.check_session(id.session)?;
+        let change = self.lanes(target.slot, |lanes, _| lanes.finish(target, range, id))?;
         self.counters.written_bytes(range.length());
         Ok(self.commit_lane(target.slot, change)?)
     }
@@ -401,17 +401,19 @@ impl Server {
             Residency::Lost => return Err(lost(lane, self.me).into()),
         }
         self.make_hole(header, &request.target, range).await?;
-        let (session, sequence) = writer;
         // When a session ends, what it has left is searched for once: nothing may be added after that.
-        self.check_session(session)?;
-        Ok(self.commit_lane(slot, LaneChange::Written { lane, range, session, sequence })?)
+        self.check_session(header.session)?;
+        Ok(self.commit_lane(slot, LaneChange::Written { lane, range, id: write_id(header) })?)
     }
 
-    /// Whether this change of a chunk was made already. Forgets answers that the session has acknowledged.
+    /// Whether this change of a chunk was made already.
+    ///
+    /// Errors: `Stale` for an attempt that its session has given up, `TooMany` with too many under way.
     pub fn is_done(&self, header: &Header, slot: Slot) -> Result<bool> {
         self.check_session(header.session)?;
         let (session, sequence) = (header.session, header.sequence);
-        self.durable.borrow_mut().is_done(slot, session, sequence, acknowledged_below(header))
+        let below = self.lane_desk.acknowledged.borrow_mut().note(session, slot, acknowledged_below(header));
+        self.durable.borrow().is_done(slot, session, sequence, below)
     }
 
     /// Allocates the memory of a part of a lane, all or nothing.
@@ -483,6 +485,11 @@ enum Readable {
 /// All changes of the session in the slot with a lower number are answered or abandoned.
 pub fn acknowledged_below(header: &Header) -> Sequence {
     Sequence(header.sequence.0 - u64::from(header.outstanding))
+}
+
+/// The number of a change of bytes in the history of its slot.
+pub fn write_id(header: &Header) -> WriteId {
+    WriteId { session: header.session, sequence: header.sequence, outstanding: header.outstanding }
 }
 
 /// Changes must have a sequence number.

@@ -13,7 +13,7 @@ use ramlace_wire::coordination::{
 };
 use ramlace_wire::inline::{InlineMode, WriteInline};
 
-use crate::chunk::{acknowledged_below, checked_range, ensure_lane, require_sequence};
+use crate::chunk::{acknowledged_below, checked_range, ensure_lane, require_sequence, write_id};
 use crate::clock;
 use crate::gate::Call;
 use crate::lane_life::Purpose;
@@ -59,7 +59,7 @@ impl Server {
         let Some(after) = change.after(before) else { return Ok(CellChanged { before, changed: false }) };
         let cell = CellStore { lane, offset, before, after };
         self.before_change(Some(header), session, lane, range, Change::Write)?;
-        self.commit_lane(slot, LaneChange::CellChanged { cell, session, sequence })?;
+        self.commit_lane(slot, LaneChange::CellChanged { cell, id: write_id(header) })?;
         // It may not fit into the log: a replay reads the cell before it changes it.
         let _ = self.commit_lane(slot, LaneChange::CellStored { lane });
         self.counters.written_bytes(CELL_BYTES);

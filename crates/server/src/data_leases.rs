@@ -11,7 +11,7 @@ use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, Session
 use ramlace_lanes::{Change, DataLeases, Place, Stored};
 use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
-use ramlace_wire::inline::{Bytes, InlineMode, WriteInline};
+use ramlace_wire::inline::{Bytes, InlineMode, Promote, WriteInline};
 use ramlace_wire::leases::{EndRecalls, WaitPublished};
 use ramlace_wire::peer::QueryPages;
 
@@ -308,9 +308,9 @@ impl Server {
 
     /// Bytes are about to move from an inode to the file's lanes. Other clients have to drop their pages of
     /// them first, and the requester soon: a lease belongs to the place where the bytes are.
-    pub async fn before_promotion(self: &Rc<Self>, call: &Call, place: Place) -> Outcome<()> {
-        let all = ByteRange { start: 0, end: u64::MAX };
-        let _promoting = Promoting::begin(self, place, call.session);
+    pub async fn before_promotion(self: &Rc<Self>, call: &Call, request: &Promote) -> Outcome<()> {
+        let (place, all) = ((request.inode, None), ByteRange { start: 0, end: u64::MAX });
+        let _promoting = request.reads_first_page.then(|| Promoting::begin(self, place, call.session));
         loop {
             let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |_| Ok(Vec::new());
             let now = self.data.now();
@@ -322,7 +322,7 @@ impl Server {
                 read,
                 now,
             )?;
-            // Sessions that also wait for the promotion drop theirs when it is done.
+            // Sessions whose kernels wait for the promotion to read the page have none.
             recalls.retain(|number| self.data.is_any_waited(&[*number]));
             if recalls.is_empty() {
                 break;
@@ -384,7 +384,7 @@ impl Server {
     }
 }
 
-/// Held while a session waits for an inode's bytes to be moved to lanes.
+/// Held while a session's kernel reads a page of an inode whose bytes have to be moved to lanes first.
 struct Promoting<'a> {
     server: &'a Server,
     place: Place,

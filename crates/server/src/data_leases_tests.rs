@@ -511,8 +511,9 @@ fn a_session_that_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_whe
         let _: InlineWritten = changer.change(2, 1, &write).await.unwrap();
         holder.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
         let mut looker = changer.another(&server.address).await;
-        let promoting =
-            tokio::task::spawn_local(async move { changer.change(3, 2, &Promote { inode }).await });
+        let promoting = tokio::task::spawn_local(async move {
+            changer.change(3, 2, &Promote { inode, reads_first_page: false }).await
+        });
         // The bytes are on their way when they cannot be changed.
         let mut sequence = 2;
         while holder.change(sequence, sequence as u32 - 1, &write).await.is_ok() {

@@ -327,13 +327,16 @@ impl Durable {
 
     /// Whether a change of bytes was made already: see [`SlotValue::is_done`].
     pub fn is_done(
-        &mut self,
+        &self,
         slot: Slot,
         session: SessionId,
         sequence: Sequence,
         below: Sequence,
     ) -> Result<bool> {
-        self.slots.entry(slot).or_insert_with(|| SlotValue::new(slot)).is_done(session, sequence, below)
+        match self.slots.get(&slot) {
+            Some(value) => value.is_done(session, sequence, below),
+            None => SlotValue::new(slot).is_done(session, sequence, below),
+        }
     }
 
     /// Inodes, over all slots.

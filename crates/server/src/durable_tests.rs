@@ -2,7 +2,7 @@
 //! everything committed is there.
 
 use ramlace_base::{ByteRange, Epoch, Generation, InodeId, LaneId, Name, Sequence};
-use ramlace_lanes::{CellStore, LaneChange, Loss, News};
+use ramlace_lanes::{CellStore, LaneChange, Loss, News, WriteId};
 use ramlace_namespace::{Command, DeliveryAnswer, DeliveryId, Op, Origin, Room};
 use ramlace_slot::SlotBirth;
 use ramlace_wire::coordination::{ArriveBarrier, LeaveBarrier};
@@ -125,7 +125,8 @@ pub fn random_happening(dice: &mut Dice, durable: &Durable, number: u64) -> Happ
 
 fn random_change(dice: &mut Dice, slot: Slot, session: SessionId, number: u64) -> LaneChange {
     let lane = LaneId { inode: InodeId::new(slot, 1 + dice.roll(9)), lane: dice.roll(3) as u16 };
-    let (generation, sequence) = (Generation(1 + dice.roll(5)), Sequence(number));
+    let generation = Generation(1 + dice.roll(5));
+    let id = WriteId { session, sequence: Sequence(number), outstanding: dice.roll(9) as u32 };
     let start = dice.roll(1 << 30);
     let range = ByteRange { start, end: start + dice.roll(1 << 20) };
     match dice.roll(9) {
@@ -140,9 +141,9 @@ fn random_change(dice: &mut Dice, slot: Slot, session: SessionId, number: u64) -
         6 => {
             let cell =
                 CellStore { lane, offset: 8 * dice.roll(99), before: dice.roll(9), after: dice.roll(9) };
-            LaneChange::CellChanged { cell, session, sequence }
+            LaneChange::CellChanged { cell, id }
         }
-        _ => LaneChange::Written { lane, range, session, sequence },
+        _ => LaneChange::Written { lane, range, id },
     }
 }
 
@@ -184,7 +185,8 @@ fn random_op(dice: &mut Dice, slot: Slot) -> Op {
 
 fn written(session: SessionId, sequence: Sequence) -> LaneChange {
     let lane = LaneId { inode: InodeId::new(Slot(0), 9), lane: 0 };
-    LaneChange::Written { lane, range: ByteRange { start: 0, end: 64 }, session, sequence }
+    let id = WriteId { session, sequence, outstanding: 0 };
+    LaneChange::Written { lane, range: ByteRange { start: 0, end: 64 }, id }
 }
 
 fn opened(session: SessionId) -> Record {
@@ -426,7 +428,8 @@ fn what_several_sessions_have_left_in_one_slot_goes_with_the_next_start_and_the_
     for session in sessions {
         let label = String::new();
         records.push(Record::SessionOpened(SessionRecord { session, who: WHO, host: None, label }));
-        records.push(Record::lane(slot, LaneChange::Written { lane, range, session, sequence: Sequence(1) }));
+        let id = WriteId { session, sequence: Sequence(1), outstanding: 0 };
+        records.push(Record::lane(slot, LaneChange::Written { lane, range, id }));
     }
     // A process that dies here has not written the records of the slots.
     records.extend(sessions.map(|session| Record::SessionEnded { session, now }));
@@ -752,7 +755,8 @@ fn a_cell_is_stored_once_whenever_the_process_dies() {
         store.prepare_write(lane, 0, 64).unwrap();
         store.write_staged(lane, 16, &41u64.to_le_bytes()).unwrap();
         let change = CellStore { lane, offset: 16, before: 41, after: 42 };
-        let record = Record::lane(slot, LaneChange::CellChanged { cell: change, session, sequence });
+        let id = WriteId { session, sequence, outstanding: 0 };
+        let record = Record::lane(slot, LaneChange::CellChanged { cell: change, id });
         for record in [opened(session), record] {
             durable.commit(&mut store, &record, now).unwrap();
         }

@@ -1,7 +1,7 @@
 //! Every byte of a log is whole, torn off or damaged, and the three are told apart.
 
 use ramlace_base::{ByteRange, InodeId, LaneId, Sequence, SessionId, Slot};
-use ramlace_lanes::LaneChange;
+use ramlace_lanes::{LaneChange, WriteId};
 use ramlace_slot::SlotChange;
 
 use super::*;
@@ -9,7 +9,8 @@ use super::*;
 fn written(sequence: u64) -> Record {
     let lane = LaneId { inode: InodeId(9), lane: 0 };
     let (range, session) = (ByteRange { start: 0, end: 8 }, SessionId([9; 16]));
-    let change = LaneChange::Written { lane, range, session, sequence: Sequence(sequence) };
+    let id = WriteId { session, sequence: Sequence(sequence), outstanding: 0 };
+    let change = LaneChange::Written { lane, range, id };
     Record::lane(Slot(7), change)
 }
 
@@ -21,12 +22,11 @@ fn sequences(bytes: &[u8]) -> std::result::Result<(Vec<u64>, usize), Unreadable>
     let mut records = Records::new(bytes)?;
     let mut found = Vec::new();
     while let Some((at, record)) = records.next()? {
-        let Record::Slot { change: SlotChange::Lane(LaneChange::Written { sequence, .. }), .. } = record
-        else {
+        let Record::Slot { change: SlotChange::Lane(LaneChange::Written { id, .. }), .. } = record else {
             panic!("another record was written")
         };
-        assert_eq!(at, At { place: Place::Slot(Slot(7)), position: Position(100 + sequence.0) });
-        found.push(sequence.0);
+        assert_eq!(at, At { place: Place::Slot(Slot(7)), position: Position(100 + id.sequence.0) });
+        found.push(id.sequence.0);
     }
     Ok((found, records.consumed()))
 }

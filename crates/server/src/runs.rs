@@ -8,13 +8,13 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result};
-use ramlace_lanes::{Change, LaneEffect, Residency, Wish, Writer, lost};
+use ramlace_lanes::{Change, LaneEffect, Residency, Wish, WriteId, lost};
 use ramlace_transport::nonblocking::Connection;
 use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
 use ramlace_wire::encode_body;
 use ramlace_wire::runs::{LaneRuns, ReadRuns, RunsRead, WriteRuns};
 
-use crate::chunk::ensure_lane;
+use crate::chunk::{ensure_lane, write_id};
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::server::data_desk::place_of;
@@ -99,13 +99,13 @@ impl Server {
         let written = self.store.borrow_mut().write_runs(lane, &joined, bytes);
         self.tell_of_runs(target, &joined);
         written.map_err(|error| error.context(self.me))?;
-        self.finish_runs(target, &joined, writer)
+        self.finish_runs(target, &joined, write_id(header))
     }
 
     /// Logs a write whose bytes are in place.
-    fn finish_runs(self: &Rc<Self>, target: &LaneTarget, runs: &[ByteRange], writer: Writer) -> Outcome<()> {
-        self.check_session(writer.0)?;
-        let change = self.lanes(target.slot, |lanes, _| lanes.finish_runs(target, runs, writer))?;
+    fn finish_runs(self: &Rc<Self>, target: &LaneTarget, runs: &[ByteRange], id: WriteId) -> Outcome<()> {
+        self.check_session(id.session)?;
+        let change = self.lanes(target.slot, |lanes, _| lanes.finish_runs(target, runs, id))?;
         self.counters.written_bytes(runs.iter().map(|run| run.length()).sum());
         Ok(self.commit_lane(target.slot, change)?)
     }

@@ -3,6 +3,7 @@
 //!
 //! Everything runs on one thread: state is in cells that are never borrowed across an await.
 
+pub mod acknowledged;
 pub mod counts;
 pub mod data_desk;
 pub mod delegation_desk;
@@ -244,6 +245,7 @@ impl Server {
         self.counts.forget(session);
         self.events.end(session);
         self.lane_desk.traffic.borrow_mut().end_session(session);
+        self.lane_desk.acknowledged.borrow_mut().end_session(session);
         self.leases.end_session(session);
         self.data.end_session(session);
         self.delegations.end_session(session);

@@ -317,7 +317,9 @@ impl Client {
     /// Promotes an empty file, by a number far above `sequence` that acknowledges nothing from it on.
     pub async fn promote(&mut self, sequence: u64, inode: InodeId) -> Answered<()> {
         const ABOVE: u32 = 1_000_000;
-        self.change(sequence + u64::from(ABOVE), ABOVE, &Promote { inode }).await.map(drop)
+        self.change(sequence + u64::from(ABOVE), ABOVE, &Promote { inode, reads_first_page: false })
+            .await
+            .map(drop)
     }
 
     /// Sends a write; [`Client::answer`] takes its answer. If the server has closed the connection, that

@@ -194,14 +194,16 @@ impl SlotValue {
     }
 
     /// The bytes that each session's kept replies take here, for an owner of the value that has no figures
-    /// yet.
+    /// yet. Which figures the owner has is not part of the value.
     pub fn kept_anew(&mut self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
         self.names.iter_mut().flat_map(SlotState::kept_anew)
     }
 
-    /// Whether a change of bytes was made already. Forgets what the session has acknowledged. That is not
-    /// part of the history, because a late attempt is only possible within this incarnation of the process.
-    pub fn is_done(&mut self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
+    /// Whether a change of bytes was made already. `below`: the changes for which the session no longer waits, as far
+    /// as the caller knows; those that the value has taken say it, too.
+    ///
+    /// Errors: `Stale` for one for which the session no longer waits; `TooMany` beyond the limit of those under way.
+    pub fn is_done(&self, session: SessionId, sequence: Sequence, below: Sequence) -> Result<bool> {
         self.lanes.is_done(session, sequence, below)
     }
 }

@@ -3,7 +3,7 @@
 use ramlace_base::{
     ByteRange, Epoch, Generation, InodeId, LaneId, Name, Position, Sequence, SessionId, Slot, Timestamp,
 };
-use ramlace_lanes::{CellStore, LaneChange, Loss, StoreStep};
+use ramlace_lanes::{CellStore, LaneChange, Loss, StoreStep, WriteId};
 use ramlace_namespace::{Command, Effect, Op, Origin, Room};
 use ramlace_slot::{Counts, SlotBirth, SlotChange, SlotValue};
 use ramlace_wire::namespace::{Create, LayoutWish, MakeDirectory, Unlink};
@@ -74,7 +74,11 @@ fn command(dice: &mut Dice, number: u64) -> SlotChange {
 
 fn lane_change(dice: &mut Dice, number: u64) -> LaneChange {
     let lane = LaneId { inode: InodeId::new(SLOT, 2 + dice.roll(5)), lane: dice.roll(2) as u16 };
-    let (session, sequence) = (session(dice.roll(3)), Sequence(number));
+    let id = WriteId {
+        session: session(dice.roll(3)),
+        sequence: Sequence(number),
+        outstanding: dice.roll(9) as u32,
+    };
     match dice.roll(6) {
         0 => LaneChange::Begun {
             lane,
@@ -86,9 +90,9 @@ fn lane_change(dice: &mut Dice, number: u64) -> LaneChange {
         3 => LaneChange::PassthroughBegun { lane, number },
         4 => {
             let cell = CellStore { lane, offset: 8, before: dice.roll(9), after: dice.roll(9) };
-            LaneChange::CellChanged { cell, session, sequence }
+            LaneChange::CellChanged { cell, id }
         }
-        _ => LaneChange::Written { lane, range: ByteRange { start: 0, end: 1 << 16 }, session, sequence },
+        _ => LaneChange::Written { lane, range: ByteRange { start: 0, end: 1 << 16 }, id },
     }
 }
 
@@ -165,7 +169,8 @@ fn the_end_of_a_session_is_one_change_of_names_and_lanes() {
     let mut value = SlotValue::new(SLOT);
     for session in [one, two] {
         let range = ByteRange { start: 0, end: 8 };
-        value.apply(&SlotChange::Lane(LaneChange::Written { lane, range, session, sequence: Sequence(1) }));
+        let id = WriteId { session, sequence: Sequence(1), outstanding: 0 };
+        value.apply(&SlotChange::Lane(LaneChange::Written { lane, range, id }));
     }
     let effects = value.apply(&SlotChange::SessionEnded { session: one, now: Timestamp { nanos: 3 } });
     assert!(
@@ -179,7 +184,7 @@ fn the_end_of_a_session_is_one_change_of_names_and_lanes() {
 fn a_change_says_what_it_does_to_the_store_before_its_record_or_after_it() {
     let lane = LaneId { inode: InodeId::new(SLOT, 2), lane: 0 };
     let cell = CellStore { lane, offset: 8, before: 1, after: 2 };
-    let changed = LaneChange::CellChanged { cell, session: session(0), sequence: Sequence(1) };
+    let changed = LaneChange::CellChanged { cell, id: WriteId::default() };
     let cut = LaneChange::Cut { lane, generation: Generation(2), length: Some(7) };
     for (change, before, after) in [
         (changed, None, Some(StoreStep::Cell(cell))),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_super_user_and_his_group_are_squashed() {
+    fn the_super_user_and_its_group_are_squashed() {
         let user = |uid, gid, groups: &[u32]| Credentials {
             uid,
             gid,

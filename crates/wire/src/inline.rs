@@ -181,6 +181,9 @@ impl Request for WriteInline {
 pub struct Promote {
     /// The file.
     pub inode: InodeId,
+    /// The client's kernel is reading the file's first page, so it has none: others that promote the file do not wait for
+    /// its drop, which would wait for that read.
+    pub reads_first_page: bool,
 }
 
 /// The file is in its lanes.

@@ -4,7 +4,8 @@
 //! There a wait with a time limit has none, so that whoever is not woken hangs: shuttle says so, as it does of threads that wait for each
 //! other's locks. Atomic numbers are the standard library's: no thread gives way at them.
 //!
-//! Not here: what uses sockets or whole sessions (`lines`, `behind`, `heart`, `listening`).
+//! Not here: what uses sockets, whole sessions or memory (`lines`, `behind`, `heart`, `listening`, `cache`, `cache_worker`, `near_lanes`, `copy`), and
+//! tables with one lock that no thread waits for with another (`known_paths`, `spreads`, the sessions of a pool).
 #![forbid(unsafe_code)]
 
 // The files name their locks by the crate `ramlace_sync`: here that is this one.
@@ -19,7 +20,11 @@ pub use stand_in::{Condvar, Mutex};
 #[allow(dead_code, reason = "a file has more than these tests ask for")]
 #[path = "../../../crates/client/src/session"]
 mod session {
+    /// Connections. The client's own have sockets.
+    #[path = "../../../../tests/locks/src/lines.rs"]
+    pub(crate) mod lines;
     pub(crate) mod outbox;
+    pub(crate) mod patience;
     pub mod pending;
     pub(crate) mod places;
     pub mod sequences;
@@ -33,6 +38,12 @@ mod names {
     #[path = "../../../../tests/locks/src/open_inode.rs"]
     pub(crate) mod open_inode;
     pub mod renewals;
+}
+
+#[allow(dead_code, reason = "a file has more than these tests ask for")]
+#[path = "../../../crates/client/src/bytes"]
+mod bytes {
+    pub(crate) mod givers;
 }
 
 #[allow(dead_code, reason = "a file has more than these tests ask for")]

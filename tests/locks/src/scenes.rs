@@ -4,19 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Epoch, Generation, InodeId, Sequence, ServerId, Slot, Timestamp, limits};
-use ramlace_wire::leases::LeasesRenewed;
+use ramlace_base::{
+    Epoch, Error, ErrorKind, Generation, InodeId, Sequence, ServerId, Slot, Timestamp, limits,
+};
+use ramlace_wire::leases::{EndRecalls, LeasesRenewed};
 use ramlace_wire::locks::{LockKind, LockTable, LockedFile, SetLock};
 use shuttle::thread;
 
 use crate::Mutex;
+use crate::bytes::givers::Givers;
 use crate::coordination::waits::{Asked, Waits};
 use crate::names::gates::Inodes;
 use crate::names::renewals::Renewals;
 use crate::session::outbox::{Outbox, SentBy};
 use crate::session::pending::{Message, Subject};
 use crate::session::places::{Places, Purpose};
-use crate::session::sequences::{Kept, Sequences};
+use crate::session::sequences::{Kept, NumberFor, Sequences};
 
 const SLOT: Slot = Slot(1);
 
@@ -79,14 +82,17 @@ pub fn senders_of_one_slot() {
 /// A slot's window of numbers is full: those who wait for one get it when the oldest is answered, and nobody sleeps on.
 pub fn a_full_window() {
     let sequences = Arc::new(Sequences::default());
-    let window = limits::REPLIES_PER_SESSION_MAX as u64;
-    let mut kept: Vec<Kept> =
-        (0..window).map(|_| sequences.try_take(SLOT).expect("there is room").keep()).collect();
-    assert!(sequences.try_take(SLOT).is_none());
+    let window = limits::PROGRAM_MUTATIONS_PER_SLOT_MAX as u64;
+    let mut kept: Vec<Kept> = (0..window)
+        .map(|_| sequences.try_take(SLOT, NumberFor::Program).expect("there is room").keep())
+        .collect();
+    assert!(sequences.try_take(SLOT, NumberFor::Program).is_none());
     let mut threads: Vec<_> = (0..2)
         .map(|_| {
             let sequences = sequences.clone();
-            thread::spawn(move || drop(sequences.take(SLOT, late()).expect("the oldest is answered")))
+            thread::spawn(move || {
+                drop(sequences.take(SLOT, NumberFor::Program, late()).expect("the oldest is answered"))
+            })
         })
         .collect();
     let answered = kept.split_off(2);
@@ -275,4 +281,43 @@ pub fn a_wait_that_is_granted_and_cancelled() {
     all(threads);
     assert_eq!(ends.load(Ordering::SeqCst), 1, "a wait has one end");
     assert!(waits.slots().is_empty());
+}
+
+/// Threads that drop pages report to one server that they are done, and a message fails once: each number arrives, or is left to the outbox by a
+/// thread that knows of the failure.
+pub fn ended_recalls_of_one_server() {
+    let (givers, arrived) = (Arc::new(Givers::default()), Arc::new(Mutex::new(Vec::new())));
+    let (sending, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let left_to_outbox = Arc::new(AtomicBool::new(false));
+    let ended = givers.ended(ServerId(0));
+    let threads = (1..=3).map(|number| {
+        let (ended, arrived) = (ended.clone(), arrived.clone());
+        let (sending, failed, left) = (sending.clone(), failed.clone(), left_to_outbox.clone());
+        thread::spawn(move || {
+            ended.add(EndRecalls::of_done(&[number]));
+            let sent = ended.send_all(|_, batch| {
+                assert!(!sending.swap(true, Ordering::SeqCst), "two send at once");
+                let fails = batch.done.contains(&2) && !failed.swap(true, Ordering::SeqCst);
+                if !fails {
+                    arrived.lock().extend(batch.done.clone());
+                }
+                sending.store(false, Ordering::SeqCst);
+                match fails {
+                    true => Err(Error::new(ErrorKind::HostDown, "not now")),
+                    false => Ok(()),
+                }
+            });
+            if sent.is_err() {
+                left.store(true, Ordering::SeqCst);
+            }
+        })
+    });
+    all(threads.collect());
+    let mut there = std::mem::take(&mut *arrived.lock());
+    if !ended.is_empty() {
+        assert!(left_to_outbox.load(Ordering::SeqCst), "nobody sends what is left");
+        there.extend(ended.take().done);
+    }
+    there.sort_unstable();
+    assert_eq!(there, [1, 2, 3]);
 }

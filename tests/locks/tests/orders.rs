@@ -48,3 +48,8 @@ fn an_inode_is_open_once_at_its_home_whoever_opens_and_closes_it() {
 fn a_wait_for_a_lock_has_one_end_whatever_comes_at_once() {
     in_many_orders(scenes::a_wait_that_is_granted_and_cancelled);
 }
+
+#[test]
+fn each_ended_recall_is_sent_or_left_to_the_outbox_whoever_sends() {
+    in_many_orders(scenes::ended_recalls_of_one_server);
+}

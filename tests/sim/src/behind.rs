@@ -54,7 +54,7 @@ pub enum BehindBug {
     /// What was promised by a delegation that is over is done all the same.
     DoesWhatIsOver,
     /// The holder is notified once, and never again.
-    TellsOnce,
+    NotifiesOnce,
     /// A holder gives back a slot in which something is pending.
     GivesBackFirst,
     /// A holder that hears of a recall does nothing about it.
@@ -64,7 +64,7 @@ pub enum BehindBug {
     /// What is sent again is done again.
     DoesTwice,
     /// A create asks for a slot before what was promised there is sent.
-    AsksWhileOwing,
+    AsksWhilePending,
     /// What a create was answered counts as known, although another was under way when it was asked.
     KnowsBesideOthers,
 }
@@ -76,12 +76,12 @@ impl BehindBug {
         BehindBug::WaitsForEach,
         BehindBug::AnswersAtOnce,
         BehindBug::DoesWhatIsOver,
-        BehindBug::TellsOnce,
+        BehindBug::NotifiesOnce,
         BehindBug::GivesBackFirst,
         BehindBug::KeepsSlots,
         BehindBug::CountsSentAsDone,
         BehindBug::DoesTwice,
-        BehindBug::AsksWhileOwing,
+        BehindBug::AsksWhilePending,
         BehindBug::KnowsBesideOthers,
     ];
 }
@@ -335,7 +335,7 @@ impl Run {
             self.last = number;
             self.pending.insert(number, (slot, self.agenda.now));
             self.tally.promised += 1;
-        } else if self.promises.is_at_rest(slot) || self.bug == BehindBug::AsksWhileOwing {
+        } else if self.promises.is_at_rest(slot) || self.bug == BehindBug::AsksWhilePending {
             let asking = self.asking.entry(slot).or_default();
             if *asking < ASKING_MAX {
                 *asking += 1;
@@ -562,7 +562,7 @@ impl Run {
 
     /// Tells the mount what it is to give back, as far as it was not notified just now.
     fn tells(&mut self) {
-        if self.bug == BehindBug::TellsOnce && self.notified_once {
+        if self.bug == BehindBug::NotifiesOnce && self.notified_once {
             return;
         }
         let recalls = self.desk.tell(MOUNT, self.agenda.instant());

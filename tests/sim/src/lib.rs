@@ -13,6 +13,9 @@
 //! yet is below: slots that move and whose server is removed, the coordinator, files of several lanes, other messages of the outbox, delegations, and
 //! transfers that take time. Each of these runs in a world of its own, where its times can be checked closely.
 //!
+//! Of a server's process the pure crates are here, its sessions and its delegations. How it admits requests, holds answers at the gate and
+//! delivers is written here again (`pool/gate.rs`, `pool/server.rs`, `pool/delivering.rs`), and the bytes of cells are not kept.
+//!
 //! A bug planted in what a server or a client must do for the code that decides must be found.
 #![forbid(unsafe_code)]
 

@@ -50,7 +50,7 @@ pub enum OutboxBug {
     /// Silent homes are asked like others.
     AsksTheSilent,
     /// Nobody says that silent homes have shown signs of life.
-    NeverHearsOfLife,
+    NeverNotesLife,
     /// Two threads tell one subject.
     TellsTwiceAtOnce,
 }
@@ -64,7 +64,7 @@ impl OutboxBug {
         OutboxBug::ForgetsFailures,
         OutboxBug::SleepsUntilTheBeat,
         OutboxBug::AsksTheSilent,
-        OutboxBug::NeverHearsOfLife,
+        OutboxBug::NeverNotesLife,
         OutboxBug::TellsTwiceAtOnce,
     ];
 }
@@ -361,7 +361,7 @@ impl Run {
         for (silent, does) in self.silent.iter_mut().zip(&self.homes) {
             *silent = *does == Does::Nothing;
         }
-        if self.bug != OutboxBug::NeverHearsOfLife {
+        if self.bug != OutboxBug::NeverNotesLife {
             self.pending.note_signs_of_life(self.clock());
         }
         self.beat_at = self.now + limits::HEARTBEAT_MILLIS;

@@ -183,24 +183,16 @@ impl Client {
         Ok(Acknowledged::Yes)
     }
 
-    /// Sends what waits, unless another thread is sending: that thread takes it along, or leaves all of it to
-    /// the outbox if it fails.
     fn send_all_ended(
         self: &Arc<Client>,
         server: ServerId,
         ended: &Ended,
         by: impl Fn() -> Instant,
     ) -> Result<()> {
-        while !self.is_ended() && !ended.is_empty() {
-            let Some(mut link) = ended.link.try_lock() else { break };
-            let batch = ended.take();
-            if let Err(error) = self.send_ended(server, &mut link, &batch, by()) {
-                ended.put_back(batch);
-                return Err(error);
-            }
-            // A thread that failed to take the lock has left its entries: they go in the next iteration.
-        }
-        Ok(())
+        ended.send_all(|link, batch| match self.is_ended() {
+            true => Ok(()),
+            false => self.send_ended(server, link, batch, by()),
+        })
     }
 
     fn send_ended(

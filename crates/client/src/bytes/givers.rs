@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{ServerId, limits};
+use ramlace_base::{Result, ServerId, limits};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::leases::EndRecalls;
 
@@ -144,8 +144,26 @@ impl Ended {
         }
     }
 
+    /// Sends what waits, unless another thread is sending: that thread takes it along, or leaves all of it to the
+    /// outbox if it fails. `send` sends one message.
+    pub(crate) fn send_all(
+        &self,
+        mut send: impl FnMut(&mut Option<Link>, &EndRecalls) -> Result<()>,
+    ) -> Result<()> {
+        while !self.is_empty() {
+            let Some(mut link) = self.link.try_lock() else { break };
+            let batch = self.take();
+            if let Err(error) = send(&mut link, &batch) {
+                self.put_back(batch);
+                return Err(error);
+            }
+            // A thread that failed to take the lock has left its entries: they go in the next iteration.
+        }
+        Ok(())
+    }
+
     /// Puts back a batch that was not delivered.
-    pub(crate) fn put_back(&self, batch: EndRecalls) {
+    fn put_back(&self, batch: EndRecalls) {
         let newer = std::mem::take(&mut *self.waiting.lock());
         self.add(batch);
         self.add(newer);

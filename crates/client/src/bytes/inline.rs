@@ -25,6 +25,7 @@ use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
 use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
+use crate::session::sequences::NumberFor;
 
 const BYTES_MAX: u64 = limits::INLINE_BYTES_MAX as u64;
 
@@ -46,7 +47,7 @@ impl File {
         let session = &handle.session;
         if pages.keep() == Keep::Own {
             // Ownership by page exists only in lanes.
-            self.promote(handle)?;
+            self.promote_while_reading(handle, pages, offset)?;
             return Ok(None);
         }
         // Behind its bytes an inline file has zeros up to its end.
@@ -66,7 +67,7 @@ impl File {
         let there = answer.size.size.saturating_sub(offset).min(length);
         if direction == Direction::Fault && (bytes.0.len() as u64) < there {
             // Bytes stored behind the inline ones would have no memory.
-            self.promote(handle)?;
+            self.promote_while_reading(handle, pages, offset)?;
             return Ok(None);
         }
         let range = ByteRange { start: offset, end: offset + there };
@@ -216,7 +217,8 @@ impl File {
             handle.open.clean_if(before);
             return Ok(Some(written));
         }
-        let ticket = session.ticket(slot, deadline)?;
+        let purpose = if origin == WriteOrigin::Back { NumberFor::InlinePages } else { NumberFor::Program };
+        let ticket = session.ticket_for(purpose, slot, deadline)?;
         let lost = Cell::new(false);
         let call = Call { ticket: Some(&ticket), repeated: Some(&lost), ..Call::of_slot(slot, deadline) };
         let written = session.call(&request, &call, |line, received| {
@@ -244,11 +246,20 @@ impl File {
     ///
     /// Errors: `NoSpace` when lane 0 has no room; the file stays inline then.
     pub(crate) fn promote(&self, handle: &Handle) -> Result<()> {
+        self.promote_as(handle, false)
+    }
+
+    /// The same for what is read from `offset` on, perhaps for a kernel's pages.
+    fn promote_while_reading(&self, handle: &Handle, pages: Pages<'_>, offset: u64) -> Result<()> {
+        self.promote_as(handle, pages.keep() != Keep::No && offset == 0)
+    }
+
+    fn promote_as(&self, handle: &Handle, reads_first_page: bool) -> Result<()> {
         if !handle.open.is_inline() {
             return Ok(());
         }
         let session = &handle.session;
-        let request = Promote { inode: self.inode() };
+        let request = Promote { inode: self.inode(), reads_first_page };
         if let Some(promoted) = session.promote_behind(request) {
             // The lanes will ask the file's home about it.
             session.sync_promises(self.inode().slot(), session.deadline())?;

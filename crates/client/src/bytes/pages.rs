@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use ramlace_base::ServerId;
 use ramlace_wire::chunk::{Keep, WriteOrigin};
 
+use crate::session::sequences::NumberFor;
+
 /// The result of a read for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptRead {
@@ -101,6 +103,11 @@ impl Pages<'_> {
             Pages::Through => WriteOrigin::Through,
             Pages::Back(_) => WriteOrigin::Back,
         }
+    }
+
+    /// What a write's number is for, in a lane.
+    pub(crate) fn number_for(&self) -> NumberFor {
+        if self.origin() == WriteOrigin::Back { NumberFor::LanePages } else { NumberFor::Program }
     }
 
     /// The flag to set when a request is repeated: the first copy may be processed later than its repetition.

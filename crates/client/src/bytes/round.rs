@@ -180,9 +180,10 @@ impl<'t, 'b, 'p> Round<'t, 'b, 'p> {
             return Ok(Some(header?.call));
         }
         if piece.ticket.is_none() {
-            piece.ticket = match session.sequences.try_take(target.slot) {
+            let purpose = transfer.pages.number_for();
+            piece.ticket = match session.sequences.try_take(target.slot, purpose) {
                 None if !share.in_flight.is_empty() => return Ok(None),
-                None => Some(session.ticket(target.slot, self.progress.deadline())?),
+                None => Some(session.ticket_for(purpose, target.slot, self.progress.deadline())?),
                 taken => taken,
             };
         }

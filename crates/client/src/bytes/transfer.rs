@@ -225,7 +225,7 @@ impl<'a> Transfer<'a> {
                 })
             }
             Direction::Write => {
-                let ticket = self.session.ticket(slot, deadline)?;
+                let ticket = self.session.ticket_for(self.pages.number_for(), slot, deadline)?;
                 let request = self.write_request(target, piece);
                 self.memory.with_sources(range, |data| {
                     if self.write_and_extend(request, &ticket, data, deadline)? {

@@ -249,11 +249,11 @@ impl Client {
     /// The inode was written without its home: the heartbeat thread tells it within a second.
     pub(crate) fn touch(&self, open: &OpenInode) {
         open.written.fetch_max(now().nanos, Ordering::AcqRel);
-        self.owe_times_of(open);
+        self.keep_times_pending(open);
     }
 
     /// Leaves it to the outbox to tell the home when the inode was written.
-    fn owe_times_of(&self, open: &OpenInode) {
+    fn keep_times_pending(&self, open: &OpenInode) {
         if !open.times_in_outbox.swap(true, Ordering::AcqRel) {
             self.send_later(Message::Times(open.inode));
         }
@@ -311,7 +311,7 @@ impl Client {
     fn push_times_of(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         // If another thread is telling the home, waits until it has.
         let _telling = open.telling.lock();
-        self.tell_written(open, deadline).inspect_err(|_| self.owe_times_of(open))
+        self.tell_written(open, deadline).inspect_err(|_| self.keep_times_pending(open))
     }
 
     /// Tells a home when its inode was written, unless it knows. The caller holds `telling`.

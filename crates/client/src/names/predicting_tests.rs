@@ -113,7 +113,8 @@ impl Pair {
 
     fn promote(&mut self, inode: InodeId, at: Timestamp) {
         let Some(told) = self.known.promote(inode) else { return };
-        let done = self.apply(Op::Promote { request: Promote { inode }, epoch: Epoch(1) }, at);
+        let done = self
+            .apply(Op::Promote { request: Promote { inode, reads_first_page: false }, epoch: Epoch(1) }, at);
         assert_eq!(encode_body(&told), done.encode());
     }
 

@@ -27,6 +27,7 @@ use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
 use crate::session::pending::Subject;
 use crate::session::promises::{AllPromises, Due, NotPromised, Pending, Promise, Version};
 use crate::session::retry::OnRetry;
+use crate::session::sequences::NumberFor;
 
 /// How often a thread checks what is due while there may be promises.
 const LOOK: Duration = Duration::from_millis(limits::BEHIND_MILLIS_MAX / 4);
@@ -390,7 +391,9 @@ impl Session {
             let (delegation, waiting) = all.sent_now(slot)?;
             let mut changes = Vec::new();
             for promise in waiting.iter_mut().take(limits::CHANGES_PER_MESSAGE_MAX) {
-                let Some(kept) = promise.kept.or_else(|| Some(self.sequences.try_take(slot)?.keep())) else {
+                let Some(kept) =
+                    promise.kept.or_else(|| Some(self.sequences.try_take(slot, NumberFor::Program)?.keep()))
+                else {
                     break;
                 };
                 promise.kept = Some(kept);

@@ -13,7 +13,7 @@ use ramlace_wire::{Request, decode_reply, encode_body};
 use crate::session::Session;
 use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
-use crate::session::sequences::Ticket;
+use crate::session::sequences::{NumberFor, Ticket};
 
 /// Changes in one message: each of them may have to wait for another server.
 const CHANGES_AT_ONCE_MAX: usize = 128;
@@ -71,7 +71,7 @@ impl Session {
             tickets.push_back(self.ticket(slot, deadline)?);
         }
         while tickets.len() < wanted
-            && let Some(ticket) = self.sequences.try_take(slot)
+            && let Some(ticket) = self.sequences.try_take(slot, NumberFor::Program)
         {
             tickets.push_back(ticket);
         }

@@ -16,7 +16,7 @@ use crate::callbacks::Doubt;
 use crate::session::Session;
 use crate::session::pending::{Acknowledged, Message, Subject};
 use crate::session::retry::{is_in_doubt, is_unacknowledged};
-use crate::session::sequences::{Kept, Ticket};
+use crate::session::sequences::{Kept, NumberFor, Ticket};
 
 impl Session {
     /// A change was answered, or is abandoned: in the second case it may still be done, if an answer was
@@ -48,8 +48,18 @@ impl Session {
 
     /// The number of a mutation in `slot`, once the slot knows of everything that was abandoned there.
     pub(crate) fn ticket(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
+        self.ticket_for(NumberFor::Program, slot, deadline)
+    }
+
+    /// The same, whatever it is for.
+    pub(crate) fn ticket_for(
+        self: &Arc<Session>,
+        purpose: NumberFor,
+        slot: Slot,
+        deadline: Instant,
+    ) -> Result<Ticket<'_>> {
         self.send_pending(Subject::CancelledChanges(slot), deadline)?;
-        self.sequences.take(slot, deadline)
+        self.sequences.take(slot, purpose, deadline)
     }
 
     /// The same if a number is free now. For callers that hold a number of another slot: to wait could be a
@@ -60,7 +70,7 @@ impl Session {
         deadline: Instant,
     ) -> Result<Option<Ticket<'_>>> {
         self.send_pending(Subject::CancelledChanges(slot), deadline)?;
-        Ok(self.sequences.try_take(slot))
+        Ok(self.sequences.try_take(slot, NumberFor::Program))
     }
 
     /// Tells a slot to abandon one change.

@@ -10,34 +10,72 @@ use std::time::Instant;
 use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, limits};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
+/// What a mutation is for: how many numbers a slot may have given since the oldest that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberFor {
+    /// A program's call, which may wait for other clients.
+    Program,
+    /// Bytes of an inline file that a kernel writes back: nobody else is waited for, so that other clients' calls end.
+    InlinePages,
+    /// Bytes of a lane that a kernel writes back.
+    LanePages,
+}
+
+impl NumberFor {
+    fn most(self) -> u64 {
+        let most = match self {
+            NumberFor::Program => limits::PROGRAM_MUTATIONS_PER_SLOT_MAX,
+            NumberFor::InlinePages => limits::REPLIES_PER_SESSION_MAX,
+            NumberFor::LanePages => limits::LANE_WRITES_PER_SESSION_MAX,
+        };
+        most as u64
+    }
+}
+
+/// The mutations of one slot.
+#[derive(Default)]
+struct InSlot {
+    /// How many there were.
+    given: u64,
+    /// Those that wait, in ascending order, and how many there were before each.
+    waiting: Vec<(u64, u64)>,
+}
+
+impl InSlot {
+    fn has_room(&self, purpose: NumberFor) -> bool {
+        self.waiting.first().is_none_or(|(_, before)| self.given - before < purpose.most())
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.waiting.first().map(|(sequence, _)| *sequence)
+    }
+}
+
 #[derive(Default)]
 struct Waiting {
     last: u64,
-    /// In ascending order; a slot that has been used keeps its empty list.
-    slots: HashMap<Slot, Vec<u64>>,
+    /// A slot that has been used stays.
+    slots: HashMap<Slot, InSlot>,
     /// Threads that wait for numbers: a wake-up is a system call even if no thread waits.
     sleepers: usize,
 }
 
 impl Waiting {
-    fn try_take(&mut self, slot: Slot) -> Option<u64> {
-        let next = self.last + 1;
-        let waiting = self.slots.entry(slot).or_default();
-        if waiting.first().is_some_and(|oldest| next - oldest >= limits::REPLIES_PER_SESSION_MAX as u64) {
-            return None;
-        }
-        Some(self.push(slot))
+    fn try_take(&mut self, slot: Slot, purpose: NumberFor) -> Option<u64> {
+        self.slots.entry(slot).or_default().has_room(purpose).then(|| self.push(slot))
     }
 
     fn outstanding(&self, slot: Slot, sequence: u64) -> u32 {
-        let oldest = self.slots.get(&slot).and_then(|waiting| waiting.first());
+        let oldest = self.slots.get(&slot).and_then(InSlot::oldest);
         // A later mutation may be sent after an older one of its slot was answered.
-        sequence.saturating_sub(oldest.copied().unwrap_or(sequence)) as u32
+        sequence.saturating_sub(oldest.unwrap_or(sequence)) as u32
     }
 
     fn push(&mut self, slot: Slot) -> u64 {
         self.last += 1;
-        self.slots.entry(slot).or_default().push(self.last);
+        let of_slot = self.slots.entry(slot).or_default();
+        of_slot.waiting.push((self.last, of_slot.given));
+        of_slot.given += 1;
         self.last
     }
 }
@@ -68,16 +106,16 @@ pub struct Kept {
 
 impl Sequences {
     /// A number for a mutation in `slot`, when the slot's window has room.
-    pub fn try_take(&self, slot: Slot) -> Option<Ticket<'_>> {
-        let sequence = self.lock().try_take(slot)?;
+    pub fn try_take(&self, slot: Slot, purpose: NumberFor) -> Option<Ticket<'_>> {
+        let sequence = self.lock().try_take(slot, purpose)?;
         Some(Ticket { sequences: self, slot, sequence })
     }
 
     /// A number for a mutation in `slot`; waits until older ones are answered.
-    pub fn take(&self, slot: Slot, deadline: Instant) -> Result<Ticket<'_>> {
+    pub fn take(&self, slot: Slot, purpose: NumberFor, deadline: Instant) -> Result<Ticket<'_>> {
         let mut waiting = self.lock();
         loop {
-            if let Some(sequence) = waiting.try_take(slot) {
+            if let Some(sequence) = waiting.try_take(slot, purpose) {
                 return Ok(Ticket { sequences: self, slot, sequence });
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -85,8 +123,8 @@ impl Sequences {
                 return Err(Error::new(
                     ErrorKind::TimedOut,
                     format!(
-                        "{} changes wait for {slot} already, and none was answered in time",
-                        limits::REPLIES_PER_SESSION_MAX
+                        "the oldest change in {slot} was not answered in time, and {} more were begun since",
+                        purpose.most()
                     ),
                 ));
             }
@@ -110,8 +148,8 @@ impl Sequences {
     /// All mutations of the slot below this number have been answered, and no more of them will be sent.
     pub fn acknowledged_below(&self, slot: Slot) -> Sequence {
         let waiting = self.lock();
-        let oldest = waiting.slots.get(&slot).and_then(|waiting| waiting.first());
-        Sequence(oldest.copied().unwrap_or(waiting.last + 1))
+        let oldest = waiting.slots.get(&slot).and_then(InSlot::oldest);
+        Sequence(oldest.unwrap_or(waiting.last + 1))
     }
 
     /// A mutation that was kept is over.
@@ -151,10 +189,10 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut waiting = self.sequences.lock();
-        if let Some(list) = waiting.slots.get_mut(&self.slot)
-            && let Ok(at) = list.binary_search(&self.sequence)
+        if let Some(of_slot) = waiting.slots.get_mut(&self.slot)
+            && let Ok(at) = of_slot.waiting.binary_search_by_key(&self.sequence, |(sequence, _)| *sequence)
         {
-            list.remove(at);
+            of_slot.waiting.remove(at);
             if at == 0 && waiting.sleepers > 0 {
                 self.sequences.answered.notify_all();
             }
@@ -166,14 +204,15 @@ impl Drop for Ticket<'_> {
 mod tests {
     use std::time::Duration;
 
+    use super::NumberFor::{InlinePages, LanePages, Program};
     use super::*;
 
     #[test]
     fn outstanding_tells_the_oldest_of_the_slot() {
         let sequences = Sequences::default();
-        let first = sequences.try_take(Slot(1)).unwrap();
-        let elsewhere = sequences.try_take(Slot(2)).unwrap();
-        let second = sequences.try_take(Slot(1)).unwrap();
+        let first = sequences.try_take(Slot(1), Program).unwrap();
+        let elsewhere = sequences.try_take(Slot(2), Program).unwrap();
+        let second = sequences.try_take(Slot(1), Program).unwrap();
         assert_eq!(
             (first.sequence(), elsewhere.sequence(), second.sequence()),
             (Sequence(1), Sequence(2), Sequence(3))
@@ -188,20 +227,27 @@ mod tests {
         assert_eq!(sequences.acknowledged_below(Slot(2)), Sequence(2));
     }
 
+    // SEMANTICS 117.2
     #[test]
-    fn a_full_window_waits_and_others_go_on() {
+    fn a_full_window_waits_others_go_on_and_write_backs_wait_for_no_program() {
         let sequences = Sequences::default();
-        let oldest = sequences.try_take(Slot(1)).unwrap();
+        let oldest = sequences.try_take(Slot(1), Program).unwrap();
         for _ in 0..2 * limits::REPLIES_PER_SESSION_MAX {
-            drop(sequences.try_take(Slot(2)).unwrap());
+            drop(sequences.try_take(Slot(2), Program).unwrap());
         }
-        assert!(sequences.try_take(Slot(1)).is_none());
-        let error = sequences.take(Slot(1), Instant::now()).err().unwrap();
+        for purpose in [Program, InlinePages, LanePages] {
+            // What has happened elsewhere takes no room here, and programs leave some for write-backs.
+            while let Some(ticket) = sequences.try_take(Slot(1), purpose) {
+                drop(ticket);
+            }
+            assert_eq!(sequences.lock().slots[&Slot(1)].given, purpose.most());
+        }
+        let error = sequences.take(Slot(1), Program, Instant::now()).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                let ticket = sequences.take(Slot(1), Instant::now() + Duration::from_secs(60)).unwrap();
-                ticket.outstanding()
+                let late = Instant::now() + Duration::from_secs(60);
+                sequences.take(Slot(1), Program, late).unwrap().outstanding()
             });
             drop(oldest);
             assert_eq!(waiter.join().unwrap(), 0);

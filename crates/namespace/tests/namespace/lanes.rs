@@ -106,8 +106,12 @@ impl World {
             (Some(Ok(Reply::Opened(opened))), _) => world.file = opened.info.attributes.inode,
             other => panic!("{other:?}"),
         }
-        let promoted =
-            world.client(Op::Promote { request: Promote { inode: world.file }, epoch: Epoch(1) }).0;
+        let promoted = world
+            .client(Op::Promote {
+                request: Promote { inode: world.file, reads_first_page: false },
+                epoch: Epoch(1),
+            })
+            .0;
         assert!(
             matches!(promoted, Some(Ok(Reply::Promoted(_)))),
             "an empty file has nothing to carry: {promoted:?}"

@@ -10,6 +10,8 @@ use ramlace_lanes::{Traffic, Writer};
 use ramlace_transport::nonblocking::Canceller;
 use tokio::sync::Notify;
 
+use crate::server::acknowledged::Acknowledged;
+
 /// A write into a lane's memory whose bytes are still arriving.
 pub struct Arriving {
     pub range: ByteRange,
@@ -27,6 +29,8 @@ pub struct LaneDesk {
     /// Writes under way, and waits for changes.
     pub traffic: RefCell<Traffic>,
     pub arriving: RefCell<HashMap<(LaneId, Writer), Rc<Arriving>>>,
+    /// Which changes sessions no longer wait for.
+    pub acknowledged: RefCell<Acknowledged>,
     /// The locks under which lanes are begun, cut or dropped; requests wait while there is one.
     pub changing: RefCell<HashMap<LaneId, Rc<tokio::sync::Mutex<()>>>>,
 }

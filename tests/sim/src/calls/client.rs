@@ -2,8 +2,8 @@
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Name, SessionId, Slot, limits};
 use ramlace_client::pure::{
-    Backoff, Home, Kept, MapAsked, Message, OnRetry, PendingMessages, Sequences, Subject, TakenUp, Verdict,
-    is_in_doubt, is_unacknowledged,
+    Backoff, Home, Kept, MapAsked, Message, NumberFor, OnRetry, PendingMessages, Sequences, Subject, TakenUp,
+    Verdict, is_in_doubt, is_unacknowledged,
 };
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::Layout;
@@ -106,7 +106,7 @@ impl Run {
             TakenUp::Nothing => {
                 of_client.names += 1;
                 let name = Name::new(format!("c{client}n{}", of_client.names).as_bytes()).expect("a name");
-                let Some(ticket) = of_client.sequences.try_take(SLOT) else {
+                let Some(ticket) = of_client.sequences.try_take(SLOT, NumberFor::Program) else {
                     return Err("a slot's window is full".into());
                 };
                 let kept = ticket.keep();

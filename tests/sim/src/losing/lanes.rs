@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ramlace_base::{ByteRange, Epoch, Generation, LaneId, Sequence, ServerId, SessionId, Slot};
 use ramlace_cluster::{has_lost, is_hole_or_lost, route};
-use ramlace_lanes::{CutPlan, LaneChange, LaneTable, Residency, Standing, StoreStep};
+use ramlace_lanes::{CutPlan, LaneChange, LaneTable, Residency, Standing, StoreStep, WriteId};
 use ramlace_layout::lane_slot;
 use ramlace_namespace::{Delivery, Op, Origin};
 use ramlace_slot::{SlotChange, SlotValue};
@@ -165,9 +165,9 @@ impl Run {
             Some(half) => halves[half] = value,
         }
         self.sequence += 1;
-        let writer = (SESSION, Sequence(self.sequence));
+        let id = WriteId { session: SESSION, sequence: Sequence(self.sequence), outstanding: 0 };
         let lanes = self.servers[me].lanes(target.slot).lanes();
-        let change = lanes.finish(&target, range, writer).map_err(|error| error.to_string())?;
+        let change = lanes.finish(&target, range, id).map_err(|error| error.to_string())?;
         self.servers[me].changes(target.slot, change);
         Ok(Written::Done)
     }

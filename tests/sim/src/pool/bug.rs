@@ -24,7 +24,7 @@ pub enum Bug {
     /// A subject of the outbox that its home did not hear stays taken up.
     KeepsSubjects,
     /// Nobody says that silent homes have shown signs of life.
-    NeverHearsOfLife,
+    NeverNotesLife,
     /// A mount is not told that a change may have been done.
     DoubtsNothing,
     /// A session counts as knowing what has become of a change that it has cancelled.
@@ -74,7 +74,7 @@ pub enum Bug {
     /// A server waits for holders for as long as they count, and no margin.
     WaitsTooShort,
     /// A server counts what was told as done.
-    TellsOnce,
+    NotifiesOnce,
     /// A server takes a holder for the session that made the change.
     TakesHolderForChanger,
     /// A new life answers before what the last one gave is over.
@@ -103,7 +103,7 @@ impl Bug {
         Bug::ForgetsLostAnswers,
         Bug::ForgetsUnacknowledgedCancels,
         Bug::KeepsSubjects,
-        Bug::NeverHearsOfLife,
+        Bug::NeverNotesLife,
         Bug::DoubtsNothing,
         Bug::KnowsWhatWasCancelled,
         Bug::DeliversOnce,
@@ -128,7 +128,7 @@ impl Bug {
         Bug::ShowsAtOnce,
         Bug::PeersAnswerAtOnce,
         Bug::WaitsTooShort,
-        Bug::TellsOnce,
+        Bug::NotifiesOnce,
         Bug::TakesHolderForChanger,
         Bug::NewLifeDoesNotWait,
         Bug::CountsFromTheAnswer,

@@ -2,8 +2,8 @@
 
 use ramlace_base::{ErrorKind, Result as Outcome, Sequence, Slot, limits};
 use ramlace_client::pure::{
-    Backoff, Kept, MapAsked, OnRetry, PendingMessages, Sequences, Subject, TakenUp, Verdict, is_in_doubt,
-    is_unacknowledged,
+    Backoff, Kept, MapAsked, NumberFor, OnRetry, PendingMessages, Sequences, Subject, TakenUp, Verdict,
+    is_in_doubt, is_unacknowledged,
 };
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::namespace::CancelChange;
@@ -163,7 +163,8 @@ impl World {
                 Ok(())
             }
             TakenUp::Nothing => {
-                let ticket = caller.sequences.try_take(slot).ok_or("a slot's window is full")?;
+                let ticket =
+                    caller.sequences.try_take(slot, NumberFor::Program).ok_or("a slot's window is full")?;
                 let (kept, began) = (ticket.keep(), caller.began);
                 self.begins_call(client, What::Does, kept, (began, deadline));
                 Ok(())

@@ -166,7 +166,7 @@ impl World {
             self.clients[client].caller.servers[server].beats(answers);
         }
         let caller = &mut self.clients[client].caller;
-        if self.bug != Bug::NeverHearsOfLife {
+        if self.bug != Bug::NeverNotesLife {
             caller.pending.note_signs_of_life(instant);
         }
         self.agenda.after(limits::HEARTBEAT_MILLIS, Event::Beats(client));

@@ -346,9 +346,10 @@ impl Client {
             Doing::Truncate { file, size } => {
                 Op::Truncate(Truncate { inode: inode(file), size: *size as u64, allocated: None })
             }
-            Doing::Promote { file } => {
-                Op::Promote { request: Promote { inode: inode(file) }, epoch: Epoch(1) }
-            }
+            Doing::Promote { file } => Op::Promote {
+                request: Promote { inode: inode(file), reads_first_page: false },
+                epoch: Epoch(1),
+            },
             Doing::MakeDirectory { name } => {
                 let request = MakeDirectory { parent: InodeId::ROOT, name: name.clone(), mode: 0o755.into() };
                 let home = Slot((self.names % u64::from(SLOTS)) as u16);

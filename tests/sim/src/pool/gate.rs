@@ -3,13 +3,16 @@
 use ramlace_base::{InodeId, SessionId, Slot, limits};
 use ramlace_mount::believed::Asked;
 use ramlace_namespace::Effect;
-use ramlace_namespace::leases::{HOLD_MILLIS, Renewal};
+use ramlace_namespace::leases::Renewal;
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, LeasesRenewed};
 use ramlace_wire::namespace::GetAttributes;
 
 use super::network::Message;
 use super::{Bug, Event, World};
+
+/// SEMANTICS 77.1.
+const WAITS_MILLIS: u64 = 750;
 
 /// What an answer shows: inodes, and which of their states.
 pub(super) type Shows = Vec<(InodeId, usize)>;
@@ -105,7 +108,7 @@ impl World {
                 leave.push(held);
                 continue;
             };
-            if now > held.arrived.max(server.stopped_until) + HOLD_MILLIS + 1 {
+            if now > held.arrived.max(server.stopped_until) + WAITS_MILLIS + 1 {
                 return Err(format!("an answer waits since {} ms", held.arrived));
             }
             wake = wake.min(until.saturating_sub(margin(self.bug)));
@@ -227,7 +230,7 @@ impl World {
         let Some(Listening { session, connection, .. }) = listening else { return };
         let recalls = self.unacknowledged(home, session);
         self.tally.recalled += recalls.len() as u64;
-        if self.bug == Bug::TellsOnce
+        if self.bug == Bug::NotifiesOnce
             && let Some((newest, _)) = recalls.last()
         {
             self.servers[home].leases.acknowledge(session, *newest);

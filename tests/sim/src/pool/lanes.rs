@@ -1,9 +1,9 @@
 //! Bytes of lanes: what clients write there, and how a lane comes to know its file's generation.
 
 use ramlace_base::{
-    ByteRange, Error, ErrorKind, Generation, LaneId, Result as Outcome, Sequence, ServerId, SessionId, Slot,
+    ByteRange, Error, ErrorKind, Generation, LaneId, Result as Outcome, ServerId, SessionId, Slot,
 };
-use ramlace_lanes::{LaneChange, LaneTable};
+use ramlace_lanes::{LaneChange, LaneTable, WriteId};
 use ramlace_layout::lane_slot;
 use ramlace_namespace::{Command, Op, Origin, Reply, Room};
 use ramlace_slot::SlotChange;
@@ -58,11 +58,14 @@ impl World {
         if !is_there || !self.is_open(home, client, session)? {
             return Ok(());
         }
-        let done = self.servers[home].value_mut(target.slot).is_done(session, sequence, below);
+        let id = WriteId { session, sequence, outstanding: (sequence.0 - below.0) as u32 };
+        let server = &mut self.servers[home];
+        let below = server.acknowledged.note(session, target.slot, below);
+        let done = server.value_mut(target.slot).is_done(session, sequence, below);
         match done {
             Ok(true) => {}
             Ok(false) => {
-                if let Err(error) = self.write(&target, session, sequence, offset, byte) {
+                if let Err(error) = self.write(&target, id, offset, byte) {
                     let outcome = Box::new(Err(error));
                     self.send(Message::Answered { client, token, outcome, of_lane: true });
                     return Ok(());
@@ -93,14 +96,7 @@ impl World {
         Ok(())
     }
 
-    fn write(
-        &mut self,
-        target: &LaneTarget,
-        session: SessionId,
-        sequence: Sequence,
-        offset: usize,
-        byte: u8,
-    ) -> Outcome<()> {
+    fn write(&mut self, target: &LaneTarget, id: WriteId, offset: usize, byte: u8) -> Outcome<()> {
         let missed = self.lanes(target.slot, |lanes| lanes.missed_since(target.lane, target.generation));
         if let Some(since) = missed {
             let answer = if since == Generation(0) {
@@ -119,7 +115,7 @@ impl World {
             self.lanes(target.slot, |lanes| lanes.check_write(target.lane, range, me))?;
         }
         put(self.servers[home].store.entry(target.lane).or_default(), offset, byte);
-        let change = self.lanes(target.slot, |lanes| lanes.finish(target, range, (session, sequence)))?;
+        let change = self.lanes(target.slot, |lanes| lanes.finish(target, range, id))?;
         self.change_lane(target.slot, change);
         Ok(())
     }

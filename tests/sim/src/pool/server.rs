@@ -7,7 +7,7 @@ use ramlace_base::{LaneId, Position, SessionId, Slot};
 use ramlace_lanes::StoreStep;
 use ramlace_namespace::DeliveryId;
 use ramlace_namespace::leases::{HOLD_MILLIS, Leases};
-use ramlace_server::pure::Sessions;
+use ramlace_server::pure::{Acknowledged, Sessions};
 use ramlace_slot::{Effects, SlotChange, SlotValue};
 use ramlace_wire::peer::Token;
 
@@ -46,6 +46,8 @@ pub struct Server {
     pub waiting: BTreeSet<Token>,
     /// What this process knows that it has to deliver.
     pub pending: BTreeSet<(Slot, DeliveryId)>,
+    /// Changes for which clients no longer wait, as this process knows.
+    pub(super) acknowledged: Acknowledged,
     /// Of this process: leases, answers that wait, and requests for news by client.
     pub(super) leases: Leases,
     pub(super) gate: Vec<Held>,
@@ -130,6 +132,7 @@ impl Server {
             self.life += 1;
         }
         self.unwritten = None;
+        self.acknowledged = Acknowledged::default();
         self.stopped_until = 0;
         self.pending.clear();
         self.waiting.clear();
@@ -175,7 +178,7 @@ impl Server {
             slots.insert(*slot, value);
         }
         for (slot, was) in self.was.iter().filter(|(_, was)| was.position() > Position(0)) {
-            if !slots.get(slot).is_some_and(|is| is_again(is, was)) {
+            if slots.get(slot) != Some(was) {
                 return Err(format!("{slot} is not what it was before its server died"));
             }
         }
@@ -185,13 +188,4 @@ impl Server {
         self.quiet_until = if self.had_given { now + HOLD_MILLIS } else { now };
         Ok(replayed)
     }
-}
-
-/// Whether a new life knows all that the last did. What clients have acknowledged of their writes is in no log.
-fn is_again(is: &SlotValue, was: &SlotValue) -> bool {
-    let writes: BTreeSet<_> = is.lanes().writes().iter().collect();
-    is.position() == was.position()
-        && is.names() == was.names()
-        && is.lanes().iter().eq(was.lanes().iter())
-        && was.lanes().writes().iter().all(|write| writes.contains(&write))
 }

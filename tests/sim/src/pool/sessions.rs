@@ -10,6 +10,8 @@ use super::{Bug, Event, WHO, World};
 
 /// A server that looks later than this after a session's time was stopped itself, and what was sent meanwhile is yet to be read.
 const LATE_MILLIS: u64 = 1_000;
+/// SEMANTICS 19.2.
+const SILENCE_MILLIS: u64 = 10_000;
 /// How often a server without sessions looks whether there is one.
 const PAUSE_MILLIS: u64 = 2_500;
 
@@ -43,7 +45,7 @@ impl World {
         }
         let heard = of_server.heard.insert(session, now).unwrap_or(now);
         let silent = now - heard.max(of_server.there_since.min(now));
-        if silent > limits::SESSION_EXPIRY_MILLIS + 1 {
+        if silent > SILENCE_MILLIS + 1 {
             return Err(format!("{session} goes on at server {server}, and was last heard at {heard} ms"));
         }
         if is_life {
@@ -76,7 +78,7 @@ impl World {
         if self.bug != Bug::KeepsSessions {
             for session in of_server.sessions.expired(self.agenda.instant_of(now + early)) {
                 let heard = self.servers[server].heard.get(&session).copied().unwrap_or_default();
-                if now < heard + limits::SESSION_EXPIRY_MILLIS {
+                if now < heard + SILENCE_MILLIS {
                     return Err(format!(
                         "{session} has ended at server {server}, and was heard at {heard} ms"
                     ));
@@ -105,6 +107,7 @@ impl World {
         of_server.ended.insert(session);
         of_server.sessions.remove(session);
         of_server.leases.end_session(session);
+        of_server.acknowledged.end_session(session);
         of_server.waiting.retain(|token| token.session != session);
         let values = of_server.slots.iter().flatten();
         let knowing = values.filter(|(_, value)| value.knows(session)).map(|(slot, _)| *slot);

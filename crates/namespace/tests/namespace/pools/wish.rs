@@ -180,7 +180,9 @@ impl Wish {
                     room: true,
                 }
             }
-            Wish::Promote { .. } => Op::Promote { request: Promote { inode }, epoch: Epoch(1) },
+            Wish::Promote { .. } => {
+                Op::Promote { request: Promote { inode, reads_first_page: false }, epoch: Epoch(1) }
+            }
             Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size, from: 0 }),
             Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size, allocated: None }),
             Wish::SetMode { mode, .. } => Op::SetAttributes(wire::SetAttributes {

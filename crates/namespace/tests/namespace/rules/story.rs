@@ -237,7 +237,7 @@ pub fn truncate(inode: InodeId, size: u64) -> Op {
 }
 
 pub fn promote(inode: InodeId) -> Op {
-    Op::Promote { request: Promote { inode }, epoch: Epoch(1) }
+    Op::Promote { request: Promote { inode, reads_first_page: false }, epoch: Epoch(1) }
 }
 
 pub fn close(inode: InodeId) -> Op {

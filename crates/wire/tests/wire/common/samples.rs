@@ -573,7 +573,7 @@ fields! {
     WriteInline { inode, mode, offset, bytes, origin }
     InlineWritten { outcome, offset, size, since, recall }
     Promoted { size, since }
-    Promote { inode }
+    Promote { inode, reads_first_page }
 
     SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
     LockedFile { size, generation, changed, may_change_unnoticed }

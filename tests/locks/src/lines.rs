@@ -1,0 +1,4 @@
+//! A connection that sends nothing.
+
+/// A connection to a server.
+pub(crate) struct Link;
