@@ -97,7 +97,8 @@ def missing_files(root: Path, found: list[Path]) -> Iterator[str]:
 
 def unexplained_lines(root: Path, found: list[Path]) -> Iterator[str]:
     """Yield lines for logs of which docs/OPERATIONS.md has no words."""
-    explained = re.findall(r"`([^`]+)`", (root / "docs/OPERATIONS.md").read_text().partition("## Lines in logs")[2])
+    traced, _, logged = (root / "docs/OPERATIONS.md").read_text().partition("## Lines in logs")
+    explained = re.findall(r"`([^`]+)`", logged)
     rooms = tuple(f"crates/{room}/src/" for room in ("server", "store", "mount", "fuse", "transport", "cli"))
     for path, text in text_of(path for path in found if path.suffix == ".rs"):
         name = str(path.relative_to(root))
@@ -109,6 +110,10 @@ def unexplained_lines(root: Path, found: list[Path]) -> Iterator[str]:
             pieces = [piece.strip() for piece in re.split(r"\{\w*\}", words) if len(piece.split()) >= 2]
             if pieces and not any(piece in told or told in words for piece in pieces for told in explained):
                 yield f"{name}: docs/OPERATIONS.md does not explain the line '{line}'"
+    for path, text in text_of(path for path in found if path.suffix == ".rs"):
+        for line in re.findall(r'tracing::(?:trace|debug|info|warn|error)!\([^;]*?"([^"]+)"\s*\)', text):
+            if not re.search(rf"(`|: ){line}(`| )", traced):
+                yield f"{path.relative_to(root)}: docs/OPERATIONS.md does not explain the traced line '{line}'"
 
 
 def uncited_decisions(root: Path, found: list[Path]) -> Iterator[str]:

@@ -126,13 +126,24 @@ def believes_names() -> bool:
 
 
 # SEMANTICS 76
-def test_a_lease_that_nobody_recalls_is_asked_for_again_in_time(here: Path, there: Path) -> None:
-    """What is believed is over by itself."""
-    (here / "file").write_bytes(b"1")
-    for turn in range(4):
-        know(there / "file")
-        time.sleep(0.4 * turn)
-        assert told(there / "file") == told(here / "file")
+def test_a_lease_that_nobody_recalls_is_asked_for_again_in_time(
+    shared_pool: Pool, place: str, new_mount: NewMount
+) -> None:
+    """What is believed is over by itself: then the kernel asks its mount, and this one cannot answer."""
+    mount = new_mount(shared_pool)
+    path = mount / place / "file"
+    path.write_bytes(b"1")
+    know(path)
+    asks = threading.Thread(target=os.stat, args=(path,))
+    mount.daemon.send(signal.SIGSTOP)
+    try:
+        time.sleep(OVER_SECONDS)
+        asks.start()
+        asks.join(OVER_SECONDS)
+        assert asks.is_alive()
+    finally:
+        mount.daemon.send(signal.SIGCONT)
+        asks.join()
 
 
 # SEMANTICS 75

@@ -189,7 +189,7 @@ def test_what_this_process_has_written_is_in_the_times_that_a_path_tells(shared_
             assert client.stat(f"{place}/file").st_mtime_ns > before
 
 
-def test_a_walk_of_a_hosts_user_asks_for_his_rights_at_each_step(new_pool: NewPool) -> None:
+def test_a_walk_of_a_hosts_user_asks_for_its_rights_at_each_step(new_pool: NewPool) -> None:
     """Who may not search a directory on the way, or not read the file, gets nothing of what is behind."""
     pool = new_pool(1, 64)
     with pool.connect() as client:
