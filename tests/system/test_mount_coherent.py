@@ -588,7 +588,7 @@ def test_one_mount_alone_pays_no_message_for_it(new_pool: NewPool, new_mount: Ne
                 view.flush()
 
         costs = {"write": cost(write)}
-        # On a busy machine the mount may begin before it has heard from its server which life of it this is: then all
+        # On a busy machine the mount may begin before it has learned from its server which life of it this is: then all
         # pages go once.
         again = [(cost(write), cost(read)) for _ in range(3)]
         costs["write again"], costs["read"] = min(again, key=lambda pair: pair[1])

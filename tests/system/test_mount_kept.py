@@ -160,7 +160,7 @@ def test_a_name_that_another_makes_is_there(here: Path, there: Path, pause: floa
 def test_what_changes_when_no_lease_holds_any_more_is_seen(
     shared_pool: Pool, place: str, here: Path, there: Path, change: Callable[[Path], None]
 ) -> None:
-    """Nobody waits then for the mount that keeps what was; it hears of it before it believes it again."""
+    """Nobody waits then for the mount that keeps what was; it learns of it before it believes it again."""
     for directory in ("d0", "d2"):
         (here / directory).mkdir()
     name = "d0/f0"
@@ -293,7 +293,7 @@ def test_what_changes_in_a_servers_new_life_is_seen(new_pool: NewPool, new_mount
 # SEMANTICS 138.3
 @pytest.mark.needs_root
 def test_the_times_of_the_last_stores_into_a_file_that_the_kernel_had_are_seen(passthrough: PassthroughPool) -> None:
-    """Its home hears of them when nobody has it open or mapped, from this mount itself."""
+    """Its home learns of them when nobody has it open or mapped, from this mount itself."""
     passthrough.make()
     path = passthrough.here / "file"
     with passthrough.pool.connect() as connected:

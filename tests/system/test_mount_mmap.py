@@ -223,7 +223,7 @@ def test_a_refresh_of_what_has_not_changed_moves_no_bytes(
     new_pool: NewPool, new_mount: NewMount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = new_pool(3, 64)
-    # Servers do not hear of what is read from this machine's memory.
+    # Servers are not asked for what is read from this machine's memory.
     monkeypatch.setenv("RAMLACE_LOCAL", "off")
     writer, reader = new_mount(pool), new_mount(pool)
     size = 12 * MIB

@@ -145,7 +145,7 @@ def test_times_that_were_chosen_stay(passthrough: PassthroughPool) -> None:
         os.utime(file.fileno(), ns=(1000, 1000))
         assert os.fstat(file.fileno()).st_mtime_ns == 1000
         os.pwrite(file.fileno(), b"again", 0)
-        # The home hears of the time of this write now, and not later than of the next.
+        # The home learns of the time of this write now, and not later than of the next.
         os.fsync(file.fileno())
         with open(passthrough.there / "file", "r+b") as other:
             other.write(b"other")

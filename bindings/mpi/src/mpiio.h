@@ -287,7 +287,7 @@ int error_raise(struct file *file, int class);
 /* ---- open.c ---- */
 
 int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *handle, bool *ours);
-/* The code for the program; the file's error handler has heard of it. */
+/* The code for the program; the file's error handler was called with it. */
 int file_close(struct file *file);
 int file_delete(const char *filename, bool *ours);
 int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,

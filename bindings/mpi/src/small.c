@@ -54,7 +54,7 @@ static bool is_small(const struct file *file, int64_t length, const struct runs 
     return !file->atomic && length <= SMALL_BYTES_MAX && places <= SMALL_RUNS_MAX;
 }
 
-/* By a pointer that all ranks have, others hear of each access. */
+/* By a pointer that all ranks have, others learn of each access. */
 static bool has_own_place(const struct access *access)
 {
     return access->pointer == AT_OFFSET || access->pointer == AT_POSITION;

@@ -4,7 +4,7 @@
 //!
 //! What holds: somebody else is answered 2.5 s after it asked, whatever the mount does, and then the mount has none of that server's slots any more,
 //! so that nobody waits for it again; nothing that was promised before is done after that answer; a mount that is not stopped loses nothing, and
-//! keeps nobody waiting for longer than a message takes; each change that was promised is done once, in its order, or its mount hears that it is not;
+//! keeps nobody waiting for longer than a message takes; each change that was promised is done once, in its order, or its mount learns that it is not;
 //! and each file that was promised is the inode that was promised, although other creates are sent by themselves.
 //! A [`BehindBug`] planted in what a server or a mount must do for the tables must be found.
 
@@ -57,7 +57,7 @@ pub enum BehindBug {
     TellsOnce,
     /// A holder gives back a slot in which something is pending.
     GivesBackFirst,
-    /// A holder that hears of a recall does nothing about it.
+    /// A holder that receives a recall does nothing about it.
     KeepsSlots,
     /// What was not answered counts as answered.
     CountsSentAsDone,
@@ -170,7 +170,7 @@ enum Event {
         slot: Slot,
         call: u64,
     },
-    /// It hears what it is to give back.
+    /// It learns what it is to give back.
     Notified(Vec<DelegationRecall>),
     /// The server looks at its clock, and which sessions wait for which; again a moment later.
     Wakes {

@@ -167,7 +167,7 @@ impl Run {
         self.coordinator.map().expect("all have joined")
     }
 
-    /// Servers hear of a newer map, but for those that are not there.
+    /// Servers receive a newer map, but for those that are not there.
     fn everybody_hears(&mut self) {
         let map = self.map().clone();
         for server in self.servers.iter_mut().filter(|server| server.is_up) {

@@ -6,8 +6,8 @@
 //!
 //! What holds: a client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
 //! what it was; a call ends within 5 s, and what was cancelled is done, or never will be; nobody believes what an answer that has left
-//! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after it was last
-//! heard, and not before; bytes that went with a store are an error, and never zeros or what was before; when everybody has
+//! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after its last sign
+//! of life, and not before; bytes that went with a store are an error, and never zeros or what was before; when everybody has
 //! left, nothing is pending, held or forgotten, and `ramlace check` finds nothing else.
 //! A [`Bug`] planted in what a server or a client must do for the code that decides must be found.
 
@@ -533,7 +533,7 @@ fn away() -> Error {
 }
 
 impl Event {
-    /// The client whose process does it, or hears of it.
+    /// The client whose process does it, or receives it.
     fn client(&self) -> Option<usize> {
         match self {
             Event::Acts { client }
@@ -556,7 +556,7 @@ impl Event {
         }
     }
 
-    /// The server whose process does it, or hears of it.
+    /// The server whose process does it, or receives it.
     fn server(&self, world: &World) -> Option<usize> {
         match self {
             Event::Delivers(server)

@@ -259,7 +259,7 @@ static void mapcut(struct member *me, uint64_t run, uint64_t *seen)
             fail("ftruncate");
     }
     together();
-    /* A kernel hears of a file's size when it is asked for it. */
+    /* A kernel learns of a file's size when it is asked for it. */
     struct stat now;
     if (fstat(me->file, &now) || now.st_size != PAGES * PAGE)
         fail("fstat");

@@ -569,7 +569,7 @@ int main(int count, char **words)
     pid_t child = fork();
     need(child >= 0, "fork");
     side = child == 0;
-    /* Who waits for the other side hears of its end. */
+    /* A side that waits for the other is notified of its end. */
     close(pipes[side][1]);
     close(pipes[!side][0]);
     open_all(words[5 + side]);

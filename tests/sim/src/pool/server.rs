@@ -30,7 +30,7 @@ pub struct Server {
     pub life: u64,
     /// Bytes of lanes.
     pub store: BTreeMap<LaneId, Vec<u8>>,
-    /// Those that are open, and when each was heard here; its own clock counts from when its process was there again.
+    /// Those that are open, and when each last sent something here; its own clock counts from when its process was there again.
     pub sessions: Sessions,
     pub heard: BTreeMap<SessionId, u64>,
     pub there_since: u64,
