@@ -89,7 +89,7 @@ static bool send_together(struct file *file, const struct batch *batch)
     return sent;
 }
 
-/* Sends one kept run, chunk by chunk; the first error is told. False behind a server that says nothing. */
+/* Sends one kept run, chunk by chunk; the first error is reported. False behind a server that says nothing. */
 static bool send_run(struct file *file, const struct batch *batch, struct kept kept, int *error)
 {
     while (kept.length > 0) {
@@ -123,7 +123,7 @@ static int send_batch(struct file *file, const struct batch *batch, bool *silent
 
 /* ---- One after the other; all of this under the file's lock, which is not held while bytes are sent ---- */
 
-/* Sends the first buffer that waits. Behind a server that says nothing the next ones are given up, until a call has told of it. */
+/* Sends the first buffer that waits. Behind a server that says nothing the next ones are given up, until a call has reported it. */
 static void send_first(struct file *file)
 {
     struct behind *behind = &file->small.behind;
@@ -223,8 +223,8 @@ int behind_flush(struct file *file)
     return error;
 }
 
-/* Leaves the buffer that is filled to the thread. What was lost is told when all that is on its way has come to its end, so that
- * it is told once. */
+/* Leaves the buffer that is filled to the thread. What was lost is reported when all that is in flight has come to its end, so that
+ * it is reported once. */
 static int send_behind(struct file *file)
 {
     struct behind *behind = &file->small.behind;

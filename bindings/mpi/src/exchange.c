@@ -154,7 +154,7 @@ static int describe(struct exchange *x, int64_t base)
     return error;
 }
 
-/* Tells everybody what comes and where it goes on, and takes the memory for it; the same on all ranks. */
+/* Sends all ranks what comes and where it goes on, and takes the memory for it; the same on all ranks. */
 static int prepare(struct exchange *x, int error)
 {
     int ranks = x->file->ranks;

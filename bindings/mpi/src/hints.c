@@ -1,5 +1,5 @@
 /* Hints: what programs say of a file beforehand, by the names that they know from other libraries. Those that make no sense
- * are as if they were not there, and MPI_File_get_info tells what is in effect. */
+ * are as if they were not there, and MPI_File_get_info returns what is in effect. */
 #include "mpiio.h"
 
 #include <errno.h>

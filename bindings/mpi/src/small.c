@@ -34,7 +34,7 @@ void small_end(struct file *file)
     pthread_mutex_destroy(&small->lock);
 }
 
-/* Whether a file can have this run: what a program got wrong is told by its own call, not by that of other writes. */
+/* Whether a file can have this run: what a program got wrong is reported by its own call, not by that of other writes. */
 static bool is_in_a_file(ramlace_run run)
 {
     int64_t end;

@@ -39,7 +39,7 @@ impl Channel {
 
 /// The answer to one request: given once, by any thread. Dropped unanswered, it answers EIO and says so on stderr.
 ///
-/// Each method tells whether the kernel still wanted the answer. When it did not, what was opened or looked up
+/// Each method returns whether the kernel still wanted the answer. When it did not, what was opened or looked up
 /// for it shall be undone, since no RELEASE and no FORGET will come.
 #[derive(Debug)]
 pub struct Reply {
@@ -76,7 +76,7 @@ impl Reply {
         self.channel.inflight.interrupted(self.unique)
     }
 
-    /// Done, nothing to tell.
+    /// Done, nothing to report.
     pub fn ok(self) -> bool {
         self.data(&[])
     }

@@ -31,7 +31,7 @@ pub(crate) struct Read {
     pub(crate) bytes: usize,
     /// The kernel must not keep these pages of this file.
     pub(crate) drops: Option<(InodeId, ByteRange)>,
-    /// The answer tells the kernel where the file ends; to be dropped behind it.
+    /// The answer shows the kernel where the file ends; to be dropped behind it.
     pub(crate) ends: Option<AnsweringEnd>,
 }
 
@@ -63,7 +63,7 @@ impl PoolFileSystem {
         let open = self.handles.get(number)?;
         open.finish_open(&self.versions, &self.handles);
         if open.passthrough && for_pages.is_some() {
-            // `splice` fills pages even if the kernel was told to keep none, and would show them after newer
+            // `splice` fills pages even if the kernel was asked to keep none, and would show them after newer
             // stores.
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -319,7 +319,7 @@ impl PoolFileSystem {
     }
 
     /// Clears set-id bits of a file that this user is about to change by a descriptor. Whether the group's
-    /// bit stays depends on the user's groups, so on a mount for several users the home is told which user it
+    /// bit stays depends on the user's groups, so on a mount for several users the home is sent which user it
     /// is.
     pub(crate) fn drop_set_id(&self, file: &File, caller: Caller) -> Result<()> {
         if !self.handles.has_set_id(file.inode()) {
@@ -335,7 +335,7 @@ impl PoolFileSystem {
     }
 
     /// `fsync`, `msync` and `close`: the kernel has written its pages back; waits until all clients see them,
-    /// and tells the home the time.
+    /// and reports the time to the home.
     pub(crate) fn publish(&self, number: u64) -> Result<()> {
         let open = self.handles.get(number)?;
         open.finish_open(&self.versions, &self.handles);

@@ -169,7 +169,7 @@ impl<T> Drops<T> {
         None
     }
 
-    /// Pages of a relaxed file are recalled: the next check tells the server that nobody waits for them.
+    /// Pages of a relaxed file are recalled: the next check reports to the server that nobody waits for them.
     pub(crate) fn add_relaxed(
         &mut self,
         drop: Wanted,

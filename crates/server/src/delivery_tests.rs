@@ -28,7 +28,7 @@ pub(crate) fn done(kind: Kind) -> Option<Result<Vec<u8>, Error>> {
     }))
 }
 
-/// A fake second server of a pool: it has joined, and answers deliveries as it is told to.
+/// A fake second server of a pool: it has joined, and answers deliveries as its test says.
 pub(crate) async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinHandle<()> {
     let mut listener = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).unwrap();
     let Address::Tcp(tcp) = listener.local_address().unwrap() else { unreachable!() };

@@ -352,7 +352,7 @@ impl File {
             generation: self.generation,
             layout: self.layout,
             untrimmed: self.untrimmed,
-            // A lane that has refused the inline bytes may have taken a late copy of them. It is told of the
+            // A lane that has refused the inline bytes may have taken a late copy of them. It is notified of the
             // generation only with the next promotion, so it may differ from the file until then.
             cutting: self.open_cuts().next().is_some() || self.refused,
             lanes_begun: self.lanes_begun,

@@ -162,7 +162,7 @@ impl Request for Open {
     }
 }
 
-/// Passthrough of a file to a kernel: tells the home that the session's kernel will read and map the file
+/// Passthrough of a file to a kernel: notifies the home that the session's kernel will read and map the file
 /// without asking, until the session closes the inode. The session has it open; its bytes are in one lane. A
 /// repeated request is the same passthrough, for writing as well where either said so.
 ///
