@@ -113,8 +113,8 @@ def test_who_looks_at_one_name_after_the_other_gets_others_with_each(new_pool: N
         for name in draw.sample(names, len(names)):
             assert (there / f"d{SAMPLES + sample}" / name).stat().st_size == 10
 
-    # The directory, and of its names the first with few others and the next with all; who has not listed it asks for
-    # one before.
+    # The directory, and of its names the first with few others and the next with all; a program that has not listed it
+    # asks for one before.
     assert least_asked(pool, walk)[0] <= 4
     assert least_asked(pool, look)[0] <= 5
 
@@ -137,7 +137,7 @@ def test_who_looks_at_one_name_after_the_other_gets_others_with_each(new_pool: N
 # SEMANTICS 138.2
 @pytest.mark.parametrize("pause", [0.0, OVER_SECONDS])
 def test_a_name_that_another_makes_is_there(here: Path, there: Path, pause: float) -> None:
-    """Where it was known that it is not: for a moment, or for long, so that nobody waits for who knows that."""
+    """Where it was known that it is not: for a moment, or for long, so that nobody waits for the mount that knew."""
     (here / "d").mkdir()
     for number in range(4):
         name = f"d/n{number}"
@@ -243,7 +243,7 @@ def test_what_a_mount_keeps_follows_its_own_changes(new_pool: NewPool, new_mount
 
 # SEMANTICS 138.3
 def test_a_file_that_lost_a_name_here_has_one_less(new_pool: NewPool, new_mount: NewMount) -> None:
-    """Also for who has it open, and where another name of it was looked at before."""
+    """Also for a program that has it open, and where another name of it was looked at before."""
     mount = new_mount(new_pool(1))
     (mount / "one").write_bytes(b"x")
     os.link(mount / "one", mount / "two")

@@ -153,7 +153,7 @@ def test_a_mount_whose_porter_is_killed_goes_on_serving_until_it_is_unmounted(
 def test_requests_that_a_dead_daemon_has_never_read_hold_no_drop(stuck: Stuck) -> None:
     guard = guard_of(stuck.mount)
     with Program(f"file = os.open({str(stuck.path)!r}, os.O_RDONLY)") as late, stuck.held():
-        # Who is fenced is to drop all that it has.
+        # A mount that is fenced is to drop all that it has.
         assert eventually(lambda: drops_under_way(guard) >= 2)
         # Else its kernel asks for the size first, and waits for that as one waits for a word from a pipe. The first
         # answer beside a drop it does not take in.

@@ -368,7 +368,7 @@ def test_what_was_lost_with_a_server_is_an_error_though_the_kernel_has_it(
     with Program(reading(path)) as program:
         pool.kill_server(1)
         pool.run("forget", "1")
-        # As the server's own memory it is still there for those who have it.
+        # As the server's own memory it is still there for programs that have it.
         assert program.ask("len(view[:])") == SIZE
         with Program() as other, pytest.raises(OSError, match=r"."):
             other.run(f"os.pread(os.open({str(path)!r}, os.O_RDONLY), {SIZE}, 0)")

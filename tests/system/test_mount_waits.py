@@ -368,7 +368,7 @@ class Writer:
         return writes
 
     def check(self) -> None:
-        """Whoever reads finds the byte, also when the page was written back."""
+        """A program that reads finds the byte, also when the page was written back."""
         assert os.pread(self.file, 1, self.AT) == b"1"
         self.view[self.AT + 100] = 2
         self.view.flush()
@@ -480,7 +480,7 @@ def run_with_little_memory(
     large.write_bytes(os.urandom(2 * memory_bytes))
     with large.open("r+b") as file:
         os.fsync(file.fileno())
-        # Whoever reads it takes the memory for it.
+        # A program that reads it takes the memory for it.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     with control_group(memory_bytes) as group:
         words = ("sh", "-c", enter, str(group.processes), str(large))

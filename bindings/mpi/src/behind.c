@@ -1,10 +1,10 @@
 /* What a rank has written and the servers have not: bytes that it keeps, and those that a thread sends while the program goes on.
  *
- * Ranks that wait for each other keep all processors busy: whoever sleeps until a server has taken its bytes waits for a turn
+ * Ranks that wait for each other keep all processors busy: a rank that sleeps until a server has taken its bytes waits for a turn
  * afterwards, some milliseconds each time, and sleeps several times for each MiB. The program does not wait for that; it does
  * only where more is on its way than a few buffers have.
  *
- * Buffers go to the servers in the order in which they were filled, one after the other, by whoever needs it: the thread, or a call
+ * Buffers go to the servers in the order in which they were filled, one after the other, by whatever needs it: the thread, or a call
  * that wants to find all of it there and is not served yet. So nobody depends on the thread, which may not even be there. */
 #include "mpiio.h"
 
@@ -19,7 +19,7 @@
 #define CHUNK_BYTES_MIN (64 << 10)
 /* Full buffers of a file that wait for their turn or are being sent; with one more the program waits. */
 #define QUEUED_MAX 3
-/* Threads of a process that send; for files beyond these, whoever fills a buffer sends it. Tests set it. */
+/* Threads of a process that send; for files beyond these, the thread that fills a buffer sends it. Tests set it. */
 #ifndef SENDERS_MAX
 #define SENDERS_MAX 64
 #endif

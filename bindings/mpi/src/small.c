@@ -189,8 +189,8 @@ static bool read_ahead(struct file *file, const struct runs *runs)
     return true;
 }
 
-/* A read that goes on where the last one ended, or near behind. No byte is answered twice by what was read once: who reads a
- * place again asks the servers again. */
+/* A read that goes on where the last one ended, or near behind. No byte is answered twice by what was read once: a second read of a
+ * place asks the servers again. */
 static bool goes_on(struct small *small, const struct runs *runs)
 {
     int64_t first = runs->items[0].offset;

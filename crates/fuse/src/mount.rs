@@ -126,7 +126,7 @@ pub fn take_away(mount: &MountPoint, detach: bool) -> Result<()> {
     }
 }
 
-/// Gives the newest mount of ramlace on `dir` the flags that `change` makes of those it has, for all who use it.
+/// Gives the newest mount of ramlace on `dir` the flags that `change` makes of those it has, for all programs that use it.
 ///
 /// # Errors
 /// `NotFound`: no mount of ramlace is there. `NotPermitted`: only root may. `Busy`: it shall be read-only, and

@@ -227,7 +227,7 @@ impl PoolFileSystem {
         Ok(Written::plainly(bytes.len()))
     }
 
-    /// Writes back what programs have stored into these pages. A loss is reported to those who publish or
+    /// Writes back what programs have stored into these pages. A loss is reported to programs that publish or
     /// read.
     fn write_pages_back<'a>(
         &self,
@@ -306,7 +306,7 @@ impl PoolFileSystem {
         await_published(&self.pool, &self.pages, inode)
     }
 
-    /// What programs have stored is lost: those who publish or read get an error, and it is logged.
+    /// What programs have stored is lost: programs that publish or read get an error, and it is logged.
     fn lose(&self, inode: InodeId, range: ByteRange, error: &Error) {
         self.write_errors.note(inode, error);
         // A file that is gone has lost nothing, and has no reader.

@@ -7,7 +7,7 @@
 //!
 //! - The process: `supervisor` (the parent), `process` (the child), `config`, `harden` and `sandbox` (what a child gives
 //!   up), `stop`, `log_file`. `clock` is the one door for time and entropy.
-//! - Who asks: `connection` serves one connection, `callers` limits how many there are, `identity` says as whom a request
+//! - Clients: `connection` serves one connection, `callers` limits how many there are, `identity` says as whom a request
 //!   is made, `keys` which keys the pool accepts, `permits` which bytes a host reaches, `sessions` their life, `kept` what
 //!   kept replies cost.
 //! - What a server holds: `server`, and in `server/` its parts, tables that know no request: keys, lanes, leases, the map,

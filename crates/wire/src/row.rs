@@ -67,7 +67,7 @@ pub struct Row {
     pub or_of_home: bool,
     /// Its answer shows something of several slots of the server that is asked.
     pub of_many_slots: bool,
-    /// A lane asks it of the home: it is answered whoever the slot is delegated to.
+    /// A lane asks it of the home: it is answered whichever session the slot is delegated to.
     pub by_lane: bool,
 }
 

@@ -28,7 +28,7 @@ const TROUBLE_MILLIS: u64 = 30_000;
 const RUN_MILLIS: u64 = 45_000;
 /// SEMANTICS 142.3.
 const WAITS_MILLIS_MAX: u64 = 2_500;
-/// How often the server looks whom to tell again.
+/// How often the server looks which holders to notify again.
 const WAKE_MILLIS: u64 = 5;
 /// How often the mount's thread looks.
 const LOOK_MILLIS: u64 = 25;
@@ -575,7 +575,7 @@ impl Run {
         }
     }
 
-    /// Whoever was waited for until now is waited for no longer.
+    /// A holder that was waited for until now is waited for no longer.
     fn wakes(&mut self, again: bool) -> Result<(), String> {
         if again {
             self.agenda.after(WAKE_MILLIS, Event::Wakes { again });

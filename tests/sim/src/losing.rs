@@ -41,7 +41,7 @@ pub enum LossBug {
     None,
     /// A store that comes back empty is said to be what it was.
     SaysThatItKeptItsStore,
-    /// Whoever has a slot anew goes by the map that it had before.
+    /// A server that has a slot anew goes by the map that it had before.
     GoesByAnOldMap,
     /// A write of half a chunk is taken, whatever the chunk has lost.
     WritesHalfOfWhatIsLost,

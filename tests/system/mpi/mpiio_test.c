@@ -534,7 +534,7 @@ static void test_many(const char *path)
     }
 }
 
-/* The bytes 0, 1, 2, ... of a file, for whoever looks by another door. */
+/* The bytes 0, 1, 2, ... of a file, for a program that looks by another door. */
 static void test_count(const char *path)
 {
     unsigned char mine[256];

@@ -87,7 +87,7 @@ int PMPI_Comm_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request)
     return no_communicator ? MPI_ERR_NO_MEM : code;
 }
 
-/* ---- Who cannot ---- */
+/* ---- Ranks that cannot ---- */
 
 /* Ranks of two groups cannot have a file together. */
 static void test_two_groups(void)

@@ -207,7 +207,7 @@ pub struct Close {
     pub inode: InodeId,
     /// When the session last wrote to it, if it did.
     pub modified: Option<Timestamp>,
-    /// Its attributes are wanted, with a lease: whoever has written a file looks at it next.
+    /// Its attributes are wanted, with a lease: a program that has written a file looks at it next.
     pub leases: bool,
 }
 

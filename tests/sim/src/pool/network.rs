@@ -46,7 +46,7 @@ pub enum Message {
     News { client: usize, server: usize, connection: u64, life: u64, recalls: Vec<(u64, InodeId)> },
 }
 
-/// What somebody meets who asks a server something.
+/// What a process meets that asks a server something.
 pub(super) enum Stands {
     Answers,
     /// Nobody listens.
