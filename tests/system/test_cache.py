@@ -188,7 +188,7 @@ def test_bytes_that_go_from_the_inode_to_a_lane_are_recalled_all_the_same(new_po
                 # They are the inode's as long as the lane does not have them.
                 assert not growing.done()
             growing.result()
-            # On its way nobody keeps it, and then it is kept again.
+            # While it is promoted nobody keeps it, and then it is kept again.
             assert is_kept(pool, lambda: page(file, 0, 100))
             writer.pwrite(b"c", 0)
             assert page(file, 0, 100) == b"c" + b"a" * 99

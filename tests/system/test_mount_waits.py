@@ -313,7 +313,7 @@ def test_truncations_that_cross_are_answered_though_both_kernels_have_stores(
             for side, view in enumerate(views):
                 for at in range(10 + side, whole, PAGE):
                     view[at] = ord("0") + side
-            # Each is on its way when the other's recall comes.
+            # Each is in flight when the other's recall comes.
             for delays in pair.delays:
                 delays.set(dict.fromkeys(KINDS["truncate"], (0, 100)))
             stack.callback(pair.set_free)

@@ -2,7 +2,7 @@
  *
  * Ranks that wait for each other keep all processors busy: a rank that sleeps until a server has taken its bytes waits for a turn
  * afterwards, some milliseconds each time, and sleeps several times for each MiB. The program does not wait for that; it does
- * only where more is on its way than a few buffers have.
+ * only where more is in flight than a few buffers have.
  *
  * Buffers go to the servers in the order in which they were filled, one after the other, by whatever needs it: the thread, or a call
  * that wants to find all of it there and is not served yet. So nobody depends on the thread, which may not even be there. */

@@ -192,7 +192,7 @@ struct failure {
 
 /* Writes that are not at the servers yet, guarded by the lock of the small accesses: see behind.c. */
 struct behind {
-    /* The buffer that is filled; those that wait for their turn, of which the first may be on its way; and empty ones. */
+    /* The buffer that is filled; those that wait for their turn, of which the first may be in flight; and empty ones. */
     struct batch *filling, *first, **last, *spare;
     /* How many buffers were ever queued for sending, and how many were sent. */
     uint64_t queued, sent;

@@ -135,7 +135,7 @@ impl State {
         Some(self.nodes.entry(node).or_default())
     }
 
-    /// Forgets the nodes of which nothing is on its way to the kernel.
+    /// Forgets the nodes of which nothing is in flight to the kernel.
     fn make_room(&mut self) {
         let now = Instant::now();
         if self.full_since.is_some_and(|since| now.duration_since(since) < TAKEN_IN) {

@@ -20,7 +20,7 @@ const FEW_PARTS_MAX: usize = 8;
 /// The largest errno that the kernel accepts is below this.
 const ERRNO_END: i32 = 512;
 
-/// The way back of the requests that one descriptor brings.
+/// The channel by which requests that one descriptor brings are answered.
 #[derive(Debug)]
 pub struct Channel {
     pub device: Arc<Device>,

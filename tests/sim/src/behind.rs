@@ -32,7 +32,7 @@ const WAITS_MILLIS_MAX: u64 = 2_500;
 const WAKE_MILLIS: u64 = 5;
 /// How often the mount's thread looks.
 const LOOK_MILLIS: u64 = 25;
-/// The longest way of a message, and how long the mount waits for an answer.
+/// The longest delay of a message, and how long the mount waits for an answer.
 const DELAY_MILLIS_MAX: u64 = 30;
 const PATIENCE_MILLIS: u64 = 2_000;
 /// How many creates of one slot are sent by themselves at once.

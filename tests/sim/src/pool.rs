@@ -289,7 +289,7 @@ impl World {
         Ok(())
     }
 
-    /// The network is good, everybody is there, and everything that is on its way arrives.
+    /// The network is good, everybody is there, and everything that is in flight arrives.
     pub(super) fn calm_down(&mut self) -> Result<(), String> {
         self.calm = true;
         for server in 0..self.servers.len() {

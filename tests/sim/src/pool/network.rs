@@ -12,12 +12,12 @@ use super::calls::Numbered;
 use super::mount::News;
 use super::{Event, World};
 
-/// The longest way of a message.
+/// The longest delay of a message.
 const DELAY_MILLIS_MAX: u64 = 80;
-/// The longest way of a request that is late.
+/// The longest delay of a request that is late.
 const LATE_MILLIS_MAX: u64 = 6_000;
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone)]
 pub enum Message {
     /// A client asks for a change of names.
