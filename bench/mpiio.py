@@ -20,7 +20,7 @@ RUNS = {"library": (2, 128), "btio": (4, 16)}
 # Of each of two ranks, on a machine of its own; and what each machine lends.
 MACHINES_MIB, MACHINES_MEMORY = 64, "512MiB"
 MIB_QUICK = 8
-# A quick round is no work for compilers; and its ranks, who wait for each other by turning, have a small cube.
+# A quick round is no work for compilers; and its ranks, which wait for each other by turning, have a small cube.
 LIBRARY_QUICK, PROGRAM_QUICK = ("-O0", "-g0"), ("-O0", "-DCUBE=8")
 ROUNDS = 5
 # More ranks than cores, as root, and with nobody on the network.

@@ -1,4 +1,4 @@
-"""Clients in processes of their own: what they run, and how a test hears of it.
+"""Clients in processes of their own: what they run, and how a test learns of it.
 
 Each function here is the whole life of one client. It gets a `Line` to the test: it says
 "ready" when it is connected, goes on until it is told to stop where it has no end of its own,

@@ -30,7 +30,7 @@ def unexplained(history: Iterable[Operation], initial: int = 0) -> list[Operatio
     """Return nothing for a linearizable history; else those of a word from where nothing explains them."""
     for word in sorted({operation.word for operation in history}):
         own = [one for one in history if one.word == word]
-        # Who has read nothing has seen nothing; and what may be left out, and nobody has read, is.
+        # A reader that has read nothing has seen nothing; and what may be left out, and nobody has read, is.
         found = {one.value for one in own if not one.writes}
         own = [one for one in own if one.returned < math.inf or (one.writes and one.value in found)]
         if left := _left(sorted(own, key=lambda one: one.called), initial):

@@ -77,7 +77,7 @@ def race(program: Path, test: str, runs: int, *paths: Path, calls: str = "none")
     """Run one race between two or three mounts of one file, with the mode's calls; return how often each word came."""
     with paths[0].open("wb") as file:
         file.truncate(LENGTH)
-    # The other kernels hear of the size when they are asked for it.
+    # The other kernels learn of the size when they are asked for it.
     assert all(path.stat().st_size == LENGTH for path in paths)
     words = [str(program), test, str(runs), calls, *map(str, paths)]
     done = subprocess.run(words, capture_output=True, check=False, text=True, timeout=SECONDS)

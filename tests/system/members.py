@@ -16,7 +16,7 @@ def meet(line: Line, pool: str, local: bool, name: str, parties: int, member: in
             assert connected.barrier(name, parties, member, timeout=60) == number
             assert file.pread_into(cell, 0) == 8
             came = int.from_bytes(cell, "little")
-            # Others may be on their way to the next round.
+            # Others may have left for the next round already.
             assert parties * number <= came < parties * (number + 1), f"{came} in round {number}"
 
 

@@ -2,7 +2,7 @@
 
 A second mount of a pool has its own daemon and its own pages in the kernel, so it stands in for
 a second machine. Every mount here has a watchdog: a program that waits for a mount cannot be
-interrupted, but it hears an error as soon as the mount's daemon is gone.
+interrupted, but it gets an error as soon as the mount's daemon is gone.
 """
 
 import errno

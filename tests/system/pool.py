@@ -26,7 +26,7 @@ KIB = 1 << 10
 UNIT_MIN = 64 * KIB
 # What a command may take on a machine that does other things as well.
 PATIENCE_SECONDS = 60.0
-# Messages that come by time, from whoever looks at a pool, or that wait for what may happen.
+# Messages that come by time, from a command that looks at a pool, or that wait for what may happen.
 BY_TIME = {
     "OpenSession",
     "CloseSession",
@@ -207,7 +207,7 @@ class Pool:
         return sum(int(server["used_bytes"]) - int(server["meta_bytes"]) for server in self.status())
 
     def requests(self, *beside: str) -> int:
-        """Return how many requests the servers have answered, without those that come by time or from whoever looks.
+        """Return how many requests the servers have answered, without those that come by time or that look.
 
         ``beside`` names messages of those that shall count all the same.
         """

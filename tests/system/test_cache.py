@@ -62,7 +62,7 @@ def test_what_was_read_is_read_again_without_a_message(new_pool: NewPool, length
             for at in places:
                 assert page(file, at) == content[at : at + PAGE]
 
-        # It can have leases as soon as it hears of recalls.
+        # It can have leases as soon as it receives recalls.
         assert is_kept(pool, lambda: page(file, 0))
         read_all()
         rounds = 1 + 2_000 // len(places)
@@ -188,7 +188,7 @@ def test_bytes_that_go_from_the_inode_to_a_lane_are_recalled_all_the_same(new_po
                 # They are the inode's as long as the lane does not have them.
                 assert not growing.done()
             growing.result()
-            # On its way nobody keeps it, and then it is kept again.
+            # While it is promoted nobody keeps it, and then it is kept again.
             assert is_kept(pool, lambda: page(file, 0, 100))
             writer.pwrite(b"c", 0)
             assert page(file, 0, 100) == b"c" + b"a" * 99
@@ -386,7 +386,7 @@ def test_the_memory_of_an_unlinked_file_that_was_kept_is_free_after_its_last_clo
         with here.open("/file", "rb", buffering=0) as file:
             assert is_kept(pool, lambda: page(file, 0))
             other.remove("/file")
-        # Lanes hear of it a moment later; the heart of a session beats every two and a half seconds.
+        # Lanes are notified of it a moment later; the heart of a session beats every two and a half seconds.
         assert eventually(lambda: pool.files_bytes() <= held - LENGTH, seconds=1.5)
 
 

@@ -379,7 +379,7 @@ def test_what_is_written_behind_the_end_is_told_when_it_can_be_read(shared_pool:
                     wait = begin(file.wait_for_change, version, LONG)
                     writer.write(record)
                     version = wait.result(LONG)
-                    # Whoever hears of the bytes before the file is longer hears of that, too.
+                    # A client that is notified of the bytes before the file is longer is notified of that, too.
                     while not (read := bytes_at(file, size + 5 * number, 5)):
                         version = file.wait_for_change(version, LONG)
                     assert read == record

@@ -1,4 +1,4 @@
-"""What servers believe of who asks, said byte by byte: sessions of the owner, of a host, and for its users."""
+"""What servers believe of a request's user, said byte by byte: sessions of the owner, of a host, and for its users."""
 
 import os
 import stat
@@ -100,7 +100,7 @@ def test_a_host_comes_to_no_barrier_of_the_pools_programs(squashed: Pool) -> Non
 
 
 def test_no_slot_is_delegated_to_a_host(squashed: Pool) -> None:
-    """Whoever has one answers for everybody's names in it."""
+    """A session that has one answers for everybody's names in it."""
     # No delegation, no changes, the root's slot is wanted, nothing is given back, and nothing acknowledged.
     wanted = wire.numbers(0, 0, 1, ROOT_INODE, 0, 0)
     with enter(squashed, host_key(squashed), wire.SESSION_HOST) as host:
@@ -131,7 +131,7 @@ def test_a_host_acts_for_users_and_its_root_for_nobody(squashed: Pool) -> None:
         squashed.run("chmod", "775", "/")
         for sequence, who in enumerate((user(1001, 0, 0), user(1001, 2001, 0), user(0, 0), b""), 4):
             assert "may not" in make_directory(line, who, b"refused", sequence).error
-        # The number that means "as it is" is no user and no group, and the one for whoever has a file open is none.
+        # The number that means "as it is" is no user and no group, and the one for a session with an open file is none.
         for number in (2**32 - 1, 2**32 - 2):
             for who in (user(number, 5), user(5, number)):
                 assert "is no user" in make_directory(line, who, b"refused", 8).error

@@ -70,7 +70,7 @@ def test_a_host_that_takes_every_connection_keeps_the_owner_out_of_nothing(plann
 
 # SEMANTICS 113.5
 def test_long_requests_of_one_host_cost_a_bounded_amount_and_another_host_goes_on(new_pool: NewPool) -> None:
-    """Whoever sends all of a request but its last byte, on as many connections as it likes, loses some of them."""
+    """A host that sends all of a request but its last byte, on as many connections as it likes, loses some of them."""
     running = new_pool(1, 64)
     child = running.process("child", 0)
     names = wire.numbers(20_000, *(1 for _ in range(20_000)))

@@ -26,7 +26,7 @@ RUNS = 100 if LONG else 10
 # So often; relaxed programs refresh again and again.
 TURNS = 30 if LONG else 1
 TURNS_RELAXED = 6 if LONG else 1
-# Runs a command in a network and in all other namespaces of who asks, so that its mounts are everybody's.
+# Runs a command in a network and in all other namespaces of its caller, so that its mounts are everybody's.
 INSIDE = """#!/bin/sh
 exec nsenter --net=/run/netns/{machine} '{binary}' "$@"
 """

@@ -1,4 +1,4 @@
-"""Memory of a file that this machine maps itself: whoever asks for its bytes gets those of that moment."""
+"""Memory of a file that this machine maps itself: a client that asks for its bytes gets those of that moment."""
 
 import mmap
 import os

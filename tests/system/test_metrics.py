@@ -103,7 +103,7 @@ def test_who_asks_badly_or_not_at_all_harms_nobody(planned: NewPool) -> None:
                 endless.sendall(b"x" * 100_000)
             with suppress(ConnectionResetError):
                 assert endless.recv(1) == b""
-        # Forty who say nothing keep the seats for a while only.
+        # Forty clients that say nothing keep the seats for a while only.
         assert eventually(lambda: page(port), 60)
         assert pool.status()[0]["restarts"] == 0
     finally:
@@ -132,7 +132,7 @@ def test_clients_are_shown_with_what_they_move(shared_pool: Pool, place: str) ->
         assert not most["for_users"]
         table = shared_pool.run("top", "--clients", "--once", "--interval", "100").stdout.decode()
         assert most["session"] in table
-    # Who has gone is no client any more.
+    # A client that has gone is none any more.
     ended = shared_pool.json("top", "--clients", "--once", "--interval", "100")["clients"]
     assert most["session"] not in [client["session"] for client in ended]
 

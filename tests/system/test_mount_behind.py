@@ -168,7 +168,7 @@ def test_two_mounts_that_make_files_in_one_directory_lose_none(new_pool: NewPool
 
 # SEMANTICS 142.2
 def test_an_editor_s_save_never_shows_an_empty_file(new_pool: NewPool, new_mount: NewMount) -> None:
-    """A new file over the old one: whoever reads sees the one or the other, whole."""
+    """A new file over the old one: a program that reads sees the one or the other, whole."""
     pool = new_pool(2, 256)
     here, there = new_mount(pool, BEHIND), new_mount(pool, BEHIND)
     (here / "d").mkdir()

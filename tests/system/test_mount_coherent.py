@@ -302,7 +302,7 @@ def test_two_mounts_that_write_the_same_pages_at_once_end_and_agree(
 
 # SEMANTICS 114.1
 def test_who_has_written_reads_no_older_bytes_whoever_else_writes(pair: Pair) -> None:
-    """A page that was dropped while a write was on its way must not come back as it was before: numbers only grow."""
+    """A page that was dropped while a write was in flight must not come back as it was before: numbers only grow."""
     (pair.here / "file").write_bytes(bytes(2 * PAGE))
     stop, wrong = threading.Event(), []
 
@@ -588,7 +588,7 @@ def test_one_mount_alone_pays_no_message_for_it(new_pool: NewPool, new_mount: Ne
                 view.flush()
 
         costs = {"write": cost(write)}
-        # On a busy machine the mount may begin before it has heard from its server which life of it this is: then all
+        # On a busy machine the mount may begin before it has learned from its server which life of it this is: then all
         # pages go once.
         again = [(cost(write), cost(read)) for _ in range(3)]
         costs["write again"], costs["read"] = min(again, key=lambda pair: pair[1])

@@ -21,7 +21,7 @@ from pool import KIB, MIB, Pool, eventually, pattern
 pytestmark = pytest.mark.both
 
 UNIT = 64 * KIB
-# A session that was not heard for so long has ended.
+# A session that sent nothing for so long has ended.
 SESSION_SECONDS = 10
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
 

@@ -245,7 +245,7 @@ def change_on_two_mounts(shared_pool: Pool, place: str, here: Path, there: Path,
         for leg in range(LEGS):
             with file.opened((here, there)[leg % 2]):
                 change_at_random(file)
-            # Closed here, so it is whole for everybody who opens it now.
+            # Closed here, so it is whole for every program that opens it now.
             assert (there / "file").read_bytes() == file.model, (leg, file.story)
             assert (here / "file").read_bytes() == file.model, (leg, file.story)
             assert pool.open(f"{place}/file").read() == file.model, (leg, file.story)

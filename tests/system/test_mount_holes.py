@@ -118,7 +118,7 @@ def test_holes_are_told_by_every_door(
 # SEMANTICS 62.3
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_is_stored_into_a_mapping_is_no_hole(shared_pool: Pool, place: str, here: Path, width: int) -> None:
-    """Nothing was published: who copies a file by its holes must not leave out what programs have stored."""
+    """Nothing was published: a copy of a file by its holes must not leave out what programs have stored."""
     lay_out(shared_pool, place, width)
     with (here / "file").open("x+b", buffering=0) as file:
         os.ftruncate(file.fileno(), 10 * UNIT)

@@ -113,8 +113,8 @@ def test_who_looks_at_one_name_after_the_other_gets_others_with_each(new_pool: N
         for name in draw.sample(names, len(names)):
             assert (there / f"d{SAMPLES + sample}" / name).stat().st_size == 10
 
-    # The directory, and of its names the first with few others and the next with all; who has not listed it asks for
-    # one before.
+    # The directory, and of its names the first with few others and the next with all; a program that has not listed it
+    # asks for one before.
     assert least_asked(pool, walk)[0] <= 4
     assert least_asked(pool, look)[0] <= 5
 
@@ -137,7 +137,7 @@ def test_who_looks_at_one_name_after_the_other_gets_others_with_each(new_pool: N
 # SEMANTICS 138.2
 @pytest.mark.parametrize("pause", [0.0, OVER_SECONDS])
 def test_a_name_that_another_makes_is_there(here: Path, there: Path, pause: float) -> None:
-    """Where it was known that it is not: for a moment, or for long, so that nobody waits for who knows that."""
+    """Where it was known that it is not: for a moment, or for long, so that nobody waits for the mount that knew."""
     (here / "d").mkdir()
     for number in range(4):
         name = f"d/n{number}"
@@ -160,7 +160,7 @@ def test_a_name_that_another_makes_is_there(here: Path, there: Path, pause: floa
 def test_what_changes_when_no_lease_holds_any_more_is_seen(
     shared_pool: Pool, place: str, here: Path, there: Path, change: Callable[[Path], None]
 ) -> None:
-    """Nobody waits then for the mount that keeps what was; it hears of it before it believes it again."""
+    """Nobody waits then for the mount that keeps what was; it learns of it before it believes it again."""
     for directory in ("d0", "d2"):
         (here / directory).mkdir()
     name = "d0/f0"
@@ -243,7 +243,7 @@ def test_what_a_mount_keeps_follows_its_own_changes(new_pool: NewPool, new_mount
 
 # SEMANTICS 138.3
 def test_a_file_that_lost_a_name_here_has_one_less(new_pool: NewPool, new_mount: NewMount) -> None:
-    """Also for who has it open, and where another name of it was looked at before."""
+    """Also for a program that has it open, and where another name of it was looked at before."""
     mount = new_mount(new_pool(1))
     (mount / "one").write_bytes(b"x")
     os.link(mount / "one", mount / "two")
@@ -293,7 +293,7 @@ def test_what_changes_in_a_servers_new_life_is_seen(new_pool: NewPool, new_mount
 # SEMANTICS 138.3
 @pytest.mark.needs_root
 def test_the_times_of_the_last_stores_into_a_file_that_the_kernel_had_are_seen(passthrough: PassthroughPool) -> None:
-    """Its home hears of them when nobody has it open or mapped, from this mount itself."""
+    """Its home learns of them when nobody has it open or mapped, from this mount itself."""
     passthrough.make()
     path = passthrough.here / "file"
     with passthrough.pool.connect() as connected:

@@ -31,7 +31,7 @@ def guard_of(mount: Mount) -> int:
 
 
 def has_ended(process: int) -> bool:
-    """Return whether a process is gone, or waits for its parent to hear of it."""
+    """Return whether a process is gone, or waits for its parent to be notified of it."""
     return state_of(Path(f"/proc/{process}")) in ("", "Z")
 
 
@@ -90,7 +90,7 @@ class Stuck:
         os.pwrite(self._writer, content, UNIT - PAGE)
 
     def ends(self) -> None:
-        """Check that the daemon is gone, and that its programs hear of it."""
+        """Check that the daemon is gone, and that its programs get errors."""
         assert self.mount.daemon.ends(), "the daemon hangs"
         with pytest.raises(OSError, match="Errno"):
             self.reader.hear()
@@ -118,7 +118,7 @@ def test_a_daemon_that_is_killed_while_its_kernel_drops_a_page_ends_and_programs
 def test_a_guard_that_is_killed_in_the_middle_of_a_drop_costs_nothing(stuck: Stuck) -> None:
     with stuck.held():
         guard = guard_of(stuck.mount)
-        # Who is fenced shows no older bytes from when it hears of it.
+        # A mount that is fenced shows no older bytes from when it learns of it.
         assert eventually(lambda: drops_under_way(guard) >= 2)
         os.kill(guard, signal.SIGKILL)
         stuck.silent.send(signal.SIGCONT)
@@ -153,7 +153,7 @@ def test_a_mount_whose_porter_is_killed_goes_on_serving_until_it_is_unmounted(
 def test_requests_that_a_dead_daemon_has_never_read_hold_no_drop(stuck: Stuck) -> None:
     guard = guard_of(stuck.mount)
     with Program(f"file = os.open({str(stuck.path)!r}, os.O_RDONLY)") as late, stuck.held():
-        # Who is fenced is to drop all that it has.
+        # A mount that is fenced is to drop all that it has.
         assert eventually(lambda: drops_under_way(guard) >= 2)
         # Else its kernel asks for the size first, and waits for that as one waits for a word from a pipe. The first
         # answer beside a drop it does not take in.

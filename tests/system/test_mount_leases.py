@@ -435,7 +435,7 @@ def test_a_mount_that_was_killed_delays_a_change_and_no_more(
 def test_a_server_that_starts_again_lets_nobody_believe_what_it_has_forgotten(
     new_pool: NewPool, new_mount: NewMount
 ) -> None:
-    """Its new life does not know who holds leases of the old one."""
+    """Its new life does not know which sessions hold leases of the old one."""
     pool = new_pool(1)
     mount = new_mount(pool)
     paths = [mount / "written", mount / "removed"]

@@ -203,7 +203,7 @@ def test_a_dead_pool_that_was_mounted_comes_up_again(planned: NewPool, fuse: Non
 
 @pytest.mark.needs_root
 def test_a_mount_holds_nothing_of_who_made_it(shared_pool: Pool, fuse: None, tmp_path: Path) -> None:
-    """Neither locks nor pipes: whoever waits for their end would wait for the unmount."""
+    """Neither locks nor pipes: a program that waits for their end would wait for the unmount."""
     with open(tmp_path / "lock", "w") as lock:
         os.set_inheritable(lock.fileno(), True)
         directory = tmp_path / "mount"

@@ -1,7 +1,7 @@
 """LMDB on two machines: a mapped database whose own locks are those of one machine.
 
-They are mutexes in a mapping: who waits for one sleeps in its kernel, and the other kernel wakes nobody there. So
-programs of several machines open it without these, and lock a file of their own around transactions.
+They are mutexes in a mapping: a thread that waits for one sleeps in its kernel, and the other kernel wakes nobody
+there. So programs of several machines open it without these, and lock a file of their own around transactions.
 """
 
 import sys

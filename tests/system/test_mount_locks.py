@@ -69,7 +69,7 @@ class Locker(Program):
 
 
 def refused_one(cycle: list[Locker]) -> Locker:
-    """Return the one of a cycle who is refused: not always the last, where an earlier one's request is late."""
+    """Return the one of a cycle that is refused: not always the last, where an earlier one's request is late."""
     refused = eventually(lambda: [program for program in cycle if program.has_answered()])
     assert len(refused) == 1, "one of the cycle is refused"
     fails(errno.EDEADLK, refused[0].hear)
@@ -450,7 +450,7 @@ def test_cycles_of_flock_and_ofd_locks_wait_as_on_linux(shared_pool: Pool, here:
             a.begin_waiting(call.format("g"))
             b.begin_waiting(call.format("g"))
             queued(shared_pool, 2)
-            # A third one who waits in a cycle of POSIX locks would be refused by now.
+            # A third one that waits in a cycle of POSIX locks would be refused by now.
             with Locker(here / "p") as c, Locker(there / "q") as d:
                 c.run(f"g = os.open({str(here / 'q')!r}, os.O_RDWR); posix(f, W)")
                 d.run(f"g = os.open({str(there / 'p')!r}, os.O_RDWR); posix(f, W)")
@@ -500,7 +500,7 @@ def test_uncontended_locks_cost_one_request_and_a_hand_over_two(
 
     alone = min(cost() for _ in range(5))
     assert 2 * rounds <= alone <= 2 * rounds + 4, "one request for each call"
-    # Two who pass a lock to and fro: each waits while the other has it.
+    # Two programs that pass a lock to and fro: each waits while the other has it.
     a.run("posix(f, W, 0, 1); posix(f, W, 2, 1)")
     b.run("posix(f, W, 1, 1); posix(f, W, 3, 1)")
     costs = []
@@ -520,7 +520,7 @@ def test_uncontended_locks_cost_one_request_and_a_hand_over_two(
 
 # SEMANTICS 68.1
 def test_a_storm_of_locks_and_kills_leaves_none_behind(here: Path, there: Path) -> None:
-    """Programs that lock and unlock at random are killed; whoever holds a byte exclusively holds it alone."""
+    """Programs that lock and unlock at random are killed; one that holds a byte exclusively holds it alone."""
     storm = """
 import random
 def run(seed, path, table):

@@ -223,7 +223,7 @@ def test_a_refresh_of_what_has_not_changed_moves_no_bytes(
     new_pool: NewPool, new_mount: NewMount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = new_pool(3, 64)
-    # Servers do not hear of what is read from this machine's memory.
+    # Servers are not asked for what is read from this machine's memory.
     monkeypatch.setenv("RAMLACE_LOCAL", "off")
     writer, reader = new_mount(pool), new_mount(pool)
     size = 12 * MIB
@@ -591,7 +591,7 @@ def test_stores_that_one_server_takes_and_another_does_not_are_told_of(
 
 # SEMANTICS 43.2, 47.1
 def test_who_stored_hears_of_a_failure_although_others_have_heard_of_it(new_pool: NewPool, new_mount: NewMount) -> None:
-    """The kernel tells whoever comes first: a reader, or a refresh."""
+    """The kernel reports it to the first that comes: a reader, or a refresh."""
     pool = new_pool(1, 16)
     mount = new_mount(pool)
     path = mount / "mapped"

@@ -83,5 +83,5 @@ def test_pages_of_a_server_that_was_forgotten_are_dropped(new_pool: NewPool, new
                 written[name] = b"bbbb"
         assert written
         program.run(f"files = {{name: files[name] for name in {list(written)}}}")
-        # Nobody can tell the mount: it hears of it when it looks for the server.
+        # Nobody can notify the mount: it learns of it when it looks for the server.
         assert eventually(lambda: program.ask(read) == written)

@@ -39,7 +39,7 @@ def test_what_a_cancelled_change_had_put_in_doubt_is_kept_again(new_pool: NewPoo
 
 # SEMANTICS 138.5
 def test_bytes_that_were_read_on_their_way_to_their_lanes_are_dropped(new_pool: NewPool, new_mount: NewMount) -> None:
-    """A small file grows while its first lane's server is slow; who reads it meanwhile sees what is written later."""
+    """A small file grows while its first lane's server is slow; what reads it meanwhile sees what is written later."""
     pool = new_pool(2, 32)
     names = [f"file-{number}" for number in range(24)]
     mount = new_mount(pool)

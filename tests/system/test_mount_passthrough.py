@@ -145,7 +145,7 @@ def test_times_that_were_chosen_stay(passthrough: PassthroughPool) -> None:
         os.utime(file.fileno(), ns=(1000, 1000))
         assert os.fstat(file.fileno()).st_mtime_ns == 1000
         os.pwrite(file.fileno(), b"again", 0)
-        # The home hears of the time of this write now, and not later than of the next.
+        # The home learns of the time of this write now, and not later than of the next.
         os.fsync(file.fileno())
         with open(passthrough.there / "file", "r+b") as other:
             other.write(b"other")
@@ -368,7 +368,7 @@ def test_what_was_lost_with_a_server_is_an_error_though_the_kernel_has_it(
     with Program(reading(path)) as program:
         pool.kill_server(1)
         pool.run("forget", "1")
-        # As the server's own memory it is still there for those who have it.
+        # As the server's own memory it is still there for programs that have it.
         assert program.ask("len(view[:])") == SIZE
         with Program() as other, pytest.raises(OSError, match=r"."):
             other.run(f"os.pread(os.open({str(path)!r}, os.O_RDONLY), {SIZE}, 0)")

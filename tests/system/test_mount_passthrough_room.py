@@ -172,7 +172,7 @@ def test_a_file_with_holes_is_no_kernels_and_goes_on_having_holes(passthrough: P
     path = passthrough.here / "sparse"
     used = passthrough.used_bytes()
     with open(path, "rb") as reader, open(path, "r+b") as file:
-        # Who reads while somebody may store takes memory for the holes: they are the same pages.
+        # A read while somebody may store takes memory for the holes: they are the same pages.
         assert os.pread(reader.fileno(), 5, 8 * MIB - 5) == b"\0\0end"
         os.ftruncate(file.fileno(), 500 * MIB)
         os.truncate(passthrough.there / "sparse", 600 * MIB)

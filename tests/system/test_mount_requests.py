@@ -295,7 +295,7 @@ def test_what_one_mount_has_just_made_another_changes_and_the_first_sees_it(
 
 # SEMANTICS 137.7
 def test_what_a_server_has_yet_to_hear_is_told(new_pool: NewPool, new_mount: NewMount) -> None:
-    """Until the server has heard it."""
+    """Until the server has received it."""
     pool = new_pool(2)
     mount = new_mount(pool)
     # A file of each server.

@@ -63,7 +63,7 @@ def test_a_mounts_daemon_serves_in_a_sandbox(shared_pool: Pool, new_mount: NewMo
     (other / "file").write_bytes(b"other")
     assert eventually(lambda: (mount / "file").read_bytes() == b"other")
     assert eventually(lambda: set(children_of(porter)) - {guard})
-    # Whoever asks the daemon to end has the directory back.
+    # A user who asks the daemon to end has the directory back.
     os.kill(daemon, signal.SIGTERM)
     assert eventually(lambda: not is_mounted(mount.directory))
 

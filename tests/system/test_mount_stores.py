@@ -151,7 +151,7 @@ def test_a_load_of_a_hole_through_a_mapping_for_writing_takes_memory_and_others_
     with (mount / "sparse").open("xb") as file:
         os.ftruncate(file.fileno(), 24 * MIB)
     before = used_bytes(pool)
-    # By calls, by a mapping, by its holes: whoever may only read takes nothing, though it be in a page's way.
+    # By calls, by a mapping, by its holes: a program that may only read takes nothing, though it be in a page's way.
     with (mount / "sparse").open("rb", buffering=0) as file:
         assert not any(file.read(24 * MIB))
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:

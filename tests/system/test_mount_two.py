@@ -236,7 +236,7 @@ def test_the_size_of_a_file_that_another_writes_is_seen_without_a_close(here: Pa
         for turn in range(30):
             log.write(pattern(turn, 500))
             assert (there / "log").stat().st_size == 500 * (turn + 1)
-            # An open descriptor hears of the size a moment later.
+            # An open descriptor learns of the size a moment later.
             more = bytearray()
             assert eventually(lambda more=more: more.extend(tail.read(5000)) or len(more) >= 500)  # type: ignore[misc]
             seen += more

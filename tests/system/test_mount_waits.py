@@ -339,7 +339,7 @@ def test_truncations_that_cross_are_answered_though_both_kernels_have_stores(
             for side, view in enumerate(views):
                 for at in range(10 + side, whole, PAGE):
                     view[at] = ord("0") + side
-            # Each is on its way when the other's recall comes.
+            # Each is in flight when the other's recall comes.
             for delays in pair.delays:
                 delays.set(dict.fromkeys(KINDS["truncate"], (0, 100)))
             stack.callback(pair.set_free)
@@ -394,7 +394,7 @@ class Writer:
         return writes
 
     def check(self) -> None:
-        """Whoever reads finds the byte, also when the page was written back."""
+        """A program that reads finds the byte, also when the page was written back."""
         assert os.pread(self.file, 1, self.AT) == b"1"
         self.view[self.AT + 100] = 2
         self.view.flush()
@@ -506,7 +506,7 @@ def run_with_little_memory(
     large.write_bytes(os.urandom(2 * memory_bytes))
     with large.open("r+b") as file:
         os.fsync(file.fileno())
-        # Whoever reads it takes the memory for it.
+        # A program that reads it takes the memory for it.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     with control_group(memory_bytes) as group:
         words = ("sh", "-c", enter, str(group.processes), str(large))

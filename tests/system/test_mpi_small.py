@@ -26,7 +26,7 @@ FAULTS = [
     "pointer",
     "together",
 ]
-# What tests/system/mpi/behind.c does: the same for rows that are on their way while the program goes on.
+# What tests/system/mpi/behind.c does: the same for rows that are in flight while the program goes on.
 BEHIND = ["goes_on", "limit", "again", "lost", "silent", "close", "threads"]
 
 

@@ -180,7 +180,7 @@ def test_paths_lead_through_links_and_over_servers_as_they_do_elsewhere(shared_p
 
 
 def test_what_this_process_has_written_is_in_the_times_that_a_path_tells(shared_pool: Pool, place: str) -> None:
-    """The home of an open file hears of its last write later, and is told before it is asked."""
+    """The home of an open file learns of its last write later, and is notified before it is asked."""
     with shared_pool.connect() as client, client.open(f"{place}/file", "wb", buffering=0) as file:
         file.write(bytes(1 << 20))
         for number in range(50):

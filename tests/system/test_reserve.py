@@ -34,7 +34,7 @@ def test_a_size_that_has_no_room_is_refused_on_any_mount(new_pool: NewPool, new_
         fails(errno.ENOSPC, os.ftruncate, file.fileno(), beyond)
         fails(errno.ENOSPC, os.pwrite, file.fileno(), b"\0", beyond)
         assert os.fstat(file.fileno()).st_size == 0
-    # What some servers took is given back, also of who has it not open, and cuts it by its path.
+    # What some servers took is given back, also of a program that has it not open, and cuts it by its path.
     fails(errno.ENOSPC, os.truncate, mount / "kept/matrix", beyond)
     assert (mount / "kept/matrix").stat().st_size == 0
     assert eventually(lambda: used_bytes(pool) < before + MIB)
@@ -123,7 +123,7 @@ def test_files_reserve_as_their_directory_hands_it_down(new_pool: NewPool, new_m
     assert reserves("kept/below")
     assert os.getxattr(mount / "kept/below", "user.ramlace.mode") == b"relaxed"
     assert RESERVE not in os.listxattr(mount / "kept/below")
-    # Of a file while nobody has it open: who has was told so.
+    # Of a file while nobody has it open: a program that has was told so.
     with (mount / "moved").open("rb") as file:
         fails(errno.EBUSY, os.removexattr, file.fileno(), RESERVE)
         os.setxattr(file.fileno(), RESERVE, b"1")

@@ -133,7 +133,7 @@ class Servers:
             command = [binary(), "--pool", name, "serve", "--memory", "96MiB", "--no-reserve", "--pool-id", pool_id]
             command += ["--server", str(server), "--servers", str(SERVERS), "--secret-file", str(self.secret)]
             command += ["--unix", str(runtime / f"{name}-{server}.sock"), "--no-root-squash", *words]
-            # Where it listens is what the rogue leads to; whoever reads the map goes to the rogue.
+            # Where it listens is what the rogue leads to; a client that reads the map goes to the rogue.
             with socket.create_server(("127.0.0.1", 0)) as free:
                 self.rogues[server].server = f"127.0.0.1:{free.getsockname()[1]}"
             command += ["--listen", self.rogues[server].server, "--advertise", self.rogues[server].address]
@@ -328,7 +328,7 @@ def test_who_listens_reads_contents_of_a_pool_that_trusts_its_network_alone(
         assert len(heard) > 2 * len(mark) << 16
         assert heard.count(name.encode()) == 0
         assert (heard.count(mark) > 0) == bool(words)
-        # Whoever looks after it is told.
+        # The pool's owner is told.
         assert (b"--trust-network" in servers.run("status").stdout) == bool(words)
         children = [children_of(process.pid)[0] for process in servers.processes]
         found = json.loads(subprocess.run([binary(), "doctor", "--json"], capture_output=True, check=False).stdout)

@@ -49,7 +49,7 @@ def test_what_was_read_in_relaxed_mode_is_read_again_until_a_refresh(new_pool: N
     make(pool, "/file", old)
     with cached(pool) as here, pool.connect() as there, relaxed(here, "/file") as file:
         with here.open("/file", "rb", buffering=0) as asking, there.open("/file", "r+b", buffering=0) as writer:
-            # Each read of a block brings it, whatever its server hears.
+            # Each read of a block brings it, whatever its server learns.
             for at in PLACES:
                 assert page(file, at) == old[at : at + PAGE]
             writer.pwrite(new, 0)
@@ -63,7 +63,7 @@ def test_what_was_read_in_relaxed_mode_is_read_again_until_a_refresh(new_pool: N
             for at in PLACES:
                 assert page(file, at) == new[at : at + PAGE]
             assert eventually(lambda: is_quiet(pool, file, new))
-        # Who opens it anew begins with nothing.
+        # A program that opens it anew begins with nothing.
         with there.open("/file", "r+b", buffering=0) as writer:
             writer.pwrite(old, 0)
         assert page(file, 0) == new[:PAGE]

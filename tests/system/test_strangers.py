@@ -146,7 +146,7 @@ def test_a_frame_said_twice_ends_its_connection(one: Pool) -> None:
 
 
 def damaged_frames(session: bytes) -> dict[str, bytes]:
-    """Frames that nobody who speaks the protocol sends."""
+    """Frames that no client that speaks the protocol sends."""
     good = wire.header(wire.HEARTBEAT, session, 0)
     flipped = bytes([good[20] ^ 1])
     return {

@@ -1,10 +1,10 @@
 /* What a rank has written and the servers have not: bytes that it keeps, and those that a thread sends while the program goes on.
  *
- * Ranks that wait for each other keep all processors busy: whoever sleeps until a server has taken its bytes waits for a turn
+ * Ranks that wait for each other keep all processors busy: a rank that sleeps until a server has taken its bytes waits for a turn
  * afterwards, some milliseconds each time, and sleeps several times for each MiB. The program does not wait for that; it does
- * only where more is on its way than a few buffers have.
+ * only where more is in flight than a few buffers have.
  *
- * Buffers go to the servers in the order in which they were filled, one after the other, by whoever needs it: the thread, or a call
+ * Buffers go to the servers in the order in which they were filled, one after the other, by whatever needs it: the thread, or a call
  * that wants to find all of it there and is not served yet. So nobody depends on the thread, which may not even be there. */
 #include "mpiio.h"
 
@@ -19,7 +19,7 @@
 #define CHUNK_BYTES_MIN (64 << 10)
 /* Full buffers of a file that wait for their turn or are being sent; with one more the program waits. */
 #define QUEUED_MAX 3
-/* Threads of a process that send; for files beyond these, whoever fills a buffer sends it. Tests set it. */
+/* Threads of a process that send; for files beyond these, the thread that fills a buffer sends it. Tests set it. */
 #ifndef SENDERS_MAX
 #define SENDERS_MAX 64
 #endif
@@ -89,7 +89,7 @@ static bool send_together(struct file *file, const struct batch *batch)
     return sent;
 }
 
-/* Sends one kept run, chunk by chunk; the first error is told. False behind a server that says nothing. */
+/* Sends one kept run, chunk by chunk; the first error is reported. False behind a server that says nothing. */
 static bool send_run(struct file *file, const struct batch *batch, struct kept kept, int *error)
 {
     while (kept.length > 0) {
@@ -123,7 +123,7 @@ static int send_batch(struct file *file, const struct batch *batch, bool *silent
 
 /* ---- One after the other; all of this under the file's lock, which is not held while bytes are sent ---- */
 
-/* Sends the first buffer that waits. Behind a server that says nothing the next ones are given up, until a call has told of it. */
+/* Sends the first buffer that waits. Behind a server that says nothing the next ones are given up, until a call has reported it. */
 static void send_first(struct file *file)
 {
     struct behind *behind = &file->small.behind;
@@ -223,8 +223,8 @@ int behind_flush(struct file *file)
     return error;
 }
 
-/* Leaves the buffer that is filled to the thread. What was lost is told when all that is on its way has come to its end, so that
- * it is told once. */
+/* Leaves the buffer that is filled to the thread. What was lost is reported when all that is in flight has come to its end, so that
+ * it is reported once. */
 static int send_behind(struct file *file)
 {
     struct behind *behind = &file->small.behind;

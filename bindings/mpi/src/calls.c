@@ -66,8 +66,8 @@ EXPORT int MPI_File_delete(const char *filename, MPI_Info info)
 }
 BOTH_NAMES(File_delete);
 
-/* Does something on the first rank, when all have sent what they wrote before, and tells all how it went. What was lost of
- * what a rank has kept is told first, here and below: nobody tells it again. */
+/* Does something on the first rank, when all have sent what they wrote before, and sends all how it went. What was lost of
+ * what a rank has kept is reported first, here and below: nobody reports it again. */
 static int set_size(struct file *file, MPI_Offset size, int (*change)(ramlace_file *, int64_t))
 {
     int64_t told[2] = {MPI_SUCCESS, size};

@@ -8,7 +8,7 @@
 /* More than the standard has. */
 #define CLASSES_MAX 128
 
-/* The class that error_class() has told last, until it was raised or the call went well; and what ramlace_error() said then,
+/* The class that error_class() has returned last, until it was raised or the call went well; and what ramlace_error() said then,
  * for other calls of the C library may come before it is raised. */
 static __thread int told;
 static __thread char sentence[MPI_MAX_ERROR_STRING];

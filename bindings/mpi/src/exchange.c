@@ -1,6 +1,6 @@
 /* Collective calls by two phases: ranks that each have every other handful of bytes give them to each other first, so that
  * those that talk to the servers (aggregators) have them in long runs. For the bytes of one rank alone each run costs a
- * copies on the way and at a server: with runs of 8 bytes that is most of the time, from 16 bytes on it is none worth another
+ * copies in transit and at a server: with runs of 8 bytes that is most of the time, from 16 bytes on it is none worth another
  * message (bench/README.md).
  *
  * The part of the file that all ranks touch together is done in rounds; in each one every aggregator has a piece of it that
@@ -154,7 +154,7 @@ static int describe(struct exchange *x, int64_t base)
     return error;
 }
 
-/* Tells everybody what comes and where it goes on, and takes the memory for it; the same on all ranks. */
+/* Sends all ranks what comes and where it goes on, and takes the memory for it; the same on all ranks. */
 static int prepare(struct exchange *x, int error)
 {
     int ranks = x->file->ranks;

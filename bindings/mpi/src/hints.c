@@ -1,5 +1,5 @@
 /* Hints: what programs say of a file beforehand, by the names that they know from other libraries. Those that make no sense
- * are as if they were not there, and MPI_File_get_info tells what is in effect. */
+ * are as if they were not there, and MPI_File_get_info returns what is in effect. */
 #include "mpiio.h"
 
 #include <errno.h>
@@ -59,7 +59,7 @@ static void cb_hints(MPI_Info info, struct hints *hints)
         hints->cb_buffer_size = (int64_t)value;
 }
 
-/* Of the styles of access one changes something: who reads in no order is brought nothing ahead. */
+/* Of the styles of access one changes something: for a program that reads in no order nothing is read ahead. */
 static void style_hint(MPI_Info info, struct small *small)
 {
     char text[HINT_BYTES_MAX], *rest = NULL;

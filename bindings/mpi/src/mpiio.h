@@ -20,12 +20,12 @@
 #define SMALL_ROOM_DEFAULT (1 << 20)
 #define SMALL_ROOM_MAX (64 << 20)
 /* So many small accesses, with nothing else between them, go to the servers one by one, as they come: programs that write a few
- * rows often tell each other by a message or a barrier alone. The standard does not promise that this is enough; here it always
+ * rows often notify each other by a message or a barrier alone. The standard does not promise that this is enough; here it always
  * was. */
 #define SMALL_IN_A_ROW 16
 /* Of a hint's text. */
 #define HINT_BYTES_MAX 256
-/* Of what tells a machine from others. */
+/* Of what distinguishes a machine from others. */
 #define MACHINE_BYTES 16
 /* A file ends here at most: limits::FILE_BYTES_MAX. */
 #define FILE_BYTES_MAX ((int64_t)1 << 62)
@@ -184,7 +184,7 @@ struct view {
     char representation[MPI_MAX_DATAREP_STRING + 1];
 };
 
-/* What error_class() has told in one thread, for another one to tell. */
+/* What error_class() has returned in one thread, for another one to report. */
 struct failure {
     int class;
     char sentence[MPI_MAX_ERROR_STRING];
@@ -192,14 +192,14 @@ struct failure {
 
 /* Writes that are not at the servers yet, guarded by the lock of the small accesses: see behind.c. */
 struct behind {
-    /* The buffer that is filled; those that wait for their turn, of which the first may be on its way; and empty ones. */
+    /* The buffer that is filled; those that wait for their turn, of which the first may be in flight; and empty ones. */
     struct batch *filling, *first, **last, *spare;
     /* How many buffers were ever queued for sending, and how many were sent. */
     uint64_t queued, sent;
     pthread_cond_t changed;
     pthread_t thread;
     bool running, ending, sending;
-    /* What went wrong and no call has told yet; and that it was a server which says nothing. */
+    /* What went wrong and no call has reported yet; and that it was a server which says nothing. */
     struct failure lost;
     bool silent;
 };
@@ -274,20 +274,20 @@ void handle_give_back(MPI_File handle);
 
 /* The class of what the C library said last. */
 int error_class(void);
-/* What error_class() has told of this class in this thread; and tells it in another one. */
+/* What error_class() has returned of this class in this thread; and reports it in another one. */
 struct failure error_keep(int class);
 int error_retell(const struct failure *failure);
-/* What is known of an error of this class that was told last in this thread. */
+/* What is known of an error of this class that was reported last in this thread. */
 const char *error_text(int class, char text[MPI_MAX_ERROR_STRING]);
 /* The code for the program; a class that has a sentence by ramlace_error() brings it in its error string. */
 int error_code(int class);
-/* Tells the file's error handler, or the default one where `file` is NULL; returns the code for the program. */
+/* Calls the file's error handler, or the default one where `file` is NULL; returns the code for the program. */
 int error_raise(struct file *file, int class);
 
 /* ---- open.c ---- */
 
 int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *handle, bool *ours);
-/* The code for the program; the file's error handler has heard of it. */
+/* The code for the program; the file's error handler was called with it. */
 int file_close(struct file *file);
 int file_delete(const char *filename, bool *ours);
 int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
@@ -308,7 +308,7 @@ struct placing {
 
 /* What a rank knows by itself. MPI_SUCCESS or MPI_ERR_NO_MEM. */
 int placing_make(struct placing *placing, MPI_Comm comm, int amode, MPI_Info info);
-/* Tells the first rank where all run; by all together. */
+/* Sends the first rank where all run; by all together. */
 void placing_gather(struct placing *placing, MPI_Comm comm);
 /* On the first rank, what is wished of a new file's layout; valid until placing_free(). */
 int placing_hints(struct placing *placing, bool one_machine, MPI_Info info, struct ramlace_hints *hints);
@@ -446,7 +446,7 @@ void requests_end(void);
 
 /* ---- shared.c ---- */
 
-/* Adds to the shared pointer, in etypes, and tells where it was. */
+/* Adds to the shared pointer, in etypes, and returns where it was. */
 int shared_add(struct file *file, int64_t etypes, int64_t *before);
 /* The same for all ranks together, in their order. */
 int shared_add_ordered(struct file *file, int64_t etypes, int64_t *before);

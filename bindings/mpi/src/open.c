@@ -69,7 +69,7 @@ int file_size(struct file *file, int64_t *size)
     return error;
 }
 
-/* The first rank makes the file, tells how that went, and the others open what is there. */
+/* The first rank makes the file, reports how that went, and the others open what is there. */
 static int open_together(struct file *file, MPI_Info info, bool one_machine, struct placing *placing)
 {
     struct ramlace_hints hints;

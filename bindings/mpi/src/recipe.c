@@ -1,4 +1,4 @@
-/* How datatypes were made: their envelopes and contents, which the MPI library tells. */
+/* How datatypes were made: their envelopes and contents, which the MPI library returns. */
 #include "recipe.h"
 
 #include <stdlib.h>

@@ -35,7 +35,7 @@ static int query(void *state, MPI_Status *status)
     status_fill(status, request->transfer.moved.in_memory);
     status->MPI_SOURCE = MPI_UNDEFINED;
     status->MPI_TAG = MPI_UNDEFINED;
-    /* The file's handler hears of it here, in a thread of the program's. */
+    /* The file's handler is called here, in a thread of the program's. */
     if (request->code != MPI_SUCCESS && file_find(request->handle) == request->file)
         PMPI_File_call_errhandler(request->handle, request->code);
     return request->code;

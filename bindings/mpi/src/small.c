@@ -34,7 +34,7 @@ void small_end(struct file *file)
     pthread_mutex_destroy(&small->lock);
 }
 
-/* Whether a file can have this run: what a program got wrong is told by its own call, not by that of other writes. */
+/* Whether a file can have this run: what a program got wrong is reported by its own call, not by that of other writes. */
 static bool is_in_a_file(ramlace_run run)
 {
     int64_t end;
@@ -54,7 +54,7 @@ static bool is_small(const struct file *file, int64_t length, const struct runs 
     return !file->atomic && length <= SMALL_BYTES_MAX && places <= SMALL_RUNS_MAX;
 }
 
-/* By a pointer that all ranks have, others hear of each access. */
+/* By a pointer that all ranks have, others learn of each access. */
 static bool has_own_place(const struct access *access)
 {
     return access->pointer == AT_OFFSET || access->pointer == AT_POSITION;
@@ -189,8 +189,8 @@ static bool read_ahead(struct file *file, const struct runs *runs)
     return true;
 }
 
-/* A read that goes on where the last one ended, or near behind. No byte is answered twice by what was read once: who reads a
- * place again asks the servers again. */
+/* A read that goes on where the last one ended, or near behind. No byte is answered twice by what was read once: a second read of a
+ * place asks the servers again. */
 static bool goes_on(struct small *small, const struct runs *runs)
 {
     int64_t first = runs->items[0].offset;

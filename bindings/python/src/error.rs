@@ -11,7 +11,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         .and_then(|make| make.call1((error.errno(), format!("{:?}", error.kind()), error.message())));
     match made {
         Ok(exception) => PyErr::from_value(exception),
-        // The package is broken; that error says more than the one that cannot be told.
+        // The package is broken; that error says more than the one that cannot be raised.
         Err(broken) => broken,
     }
 }

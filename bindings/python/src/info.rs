@@ -1,4 +1,4 @@
-//! What pools and files tell about themselves, as plain Python objects.
+//! What pools and files report about themselves, as plain Python objects.
 
 use pyo3::prelude::*;
 use ramlace_wire::namespace::{DirectoryEntry, InodeInfo};

@@ -209,7 +209,7 @@ REPEAT = 8
 
 
 def start_long(environment, cwd):
-    """Start a demo that is still at work when it hears; with data that need no parsing of a table."""
+    """Start a demo that is still at work when the signal comes; with data that need no parsing of a table."""
     np.save(cwd / "m.npy", np.random.default_rng(7).normal(size=(50_000, 40)))
     return start(environment, cwd, "--input", "m.npy", "--repeat", REPEAT)
 

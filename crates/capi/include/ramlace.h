@@ -395,7 +395,7 @@ struct ramlace_part {
      */
     uint64_t bytes;
     /**
-     * The machine, as ramlace_machine() tells it there.
+     * The machine, as ramlace_machine() returns it there.
      */
     uint8_t machine[16];
 };
@@ -795,7 +795,7 @@ struct ramlace_file *ramlace_open_with(struct ramlace_pool *pool,
  * Closes a file; the handle is invalid afterwards, whatever is returned. A file that is
  * unlinked lives until its last close. Calls that other threads have under way on it end as
  * usual, and the last of them closes it. Returns 0, or -1: EBADF when this is no open file, or
- * what telling the servers failed with.
+ * the error with which notifying the servers failed.
  */
 int ramlace_close(struct ramlace_file *file);
 
@@ -1065,7 +1065,7 @@ void *ramlace_view(struct ramlace_file *file,
 /**
  * Makes what the program has stored into memory of the file visible to others: length bytes from offset on, 0 for all that
  * follow. A copy (ramlace_view) sends the grains of them that were changed; of the file's own memory
- * (ramlace_map), which this machine's programs see at once, others are told that they look again. Written bytes
+ * (ramlace_map), which this machine's programs see at once, others are notified to look again. Written bytes
  * (ramlace_pwrite) are there for all when the call returns and need no publish. For a program's mapping of a file
  * on a mount: msync, or RAMLACE_IOC_PUBLISH.
  *

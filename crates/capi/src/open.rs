@@ -87,7 +87,7 @@ pub unsafe extern "C" fn ramlace_open_with(
 /// Closes a file; the handle is invalid afterwards, whatever is returned. A file that is
 /// unlinked lives until its last close. Calls that other threads have under way on it end as
 /// usual, and the last of them closes it. Returns 0, or -1: EBADF when this is no open file, or
-/// what telling the servers failed with.
+/// the error with which notifying the servers failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_close(file: *mut ramlace_file) -> c_int {
     guard(|| {

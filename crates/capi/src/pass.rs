@@ -254,7 +254,7 @@ pub(crate) fn check_length(start: *const u8, length: usize) -> Result<()> {
 /// Largest structure that a later version may pass: a page, as the kernel's own calls have it.
 const STRUCTURE_BYTES_MAX: usize = 4096;
 
-/// A structure whose first field tells its size to the program's knowledge, and for which bytes
+/// A structure whose first field is its size to the program's knowledge, and for which bytes
 /// that are all zero mean "as usual".
 ///
 /// # Safety

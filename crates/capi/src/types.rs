@@ -98,7 +98,7 @@ pub struct ramlace_hints {
 pub struct ramlace_part {
     /// How many.
     pub bytes: u64,
-    /// The machine, as ramlace_machine() tells it there.
+    /// The machine, as ramlace_machine() returns it there.
     pub machine: [u8; 16],
 }
 

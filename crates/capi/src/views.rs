@@ -42,7 +42,7 @@ pub unsafe extern "C" fn ramlace_view(
 
 /// Makes what the program has stored into memory of the file visible to others: length bytes from offset on, 0 for all that
 /// follow. A copy (ramlace_view) sends the grains of them that were changed; of the file's own memory
-/// (ramlace_map), which this machine's programs see at once, others are told that they look again. Written bytes
+/// (ramlace_map), which this machine's programs see at once, others are notified to look again. Written bytes
 /// (ramlace_pwrite) are there for all when the call returns and need no publish. For a program's mapping of a file
 /// on a mount: msync, or RAMLACE_IOC_PUBLISH.
 ///

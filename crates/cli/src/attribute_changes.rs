@@ -55,7 +55,7 @@ impl<'a> AttributeChanges<'a> {
             outcomes = requests.iter().map(|request| (request.inode, Err(error.clone()))).collect();
         }
         for (inode, changed) in outcomes {
-            // Of a file that has two names in its directory each is told once.
+            // Of a file that has two names in its directory each is reported once.
             let at = waiting.iter().position(|(request, _)| request.inode == inode);
             let path = at.map(|at| waiting.swap_remove(at).1).unwrap_or_default();
             self.note(&path, changed);

@@ -73,7 +73,7 @@ impl Client {
 }
 
 impl Client {
-    /// Nothing more is promised by this client's session: sends what is pending, and tells what is lost.
+    /// Nothing more is promised by this client's session: sends what is pending, and reports what is lost.
     pub(crate) fn leave(&self) {
         self.session.leave_no_promises(|kept| self.check_prediction(kept));
     }

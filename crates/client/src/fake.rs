@@ -92,7 +92,7 @@ pub(crate) struct State {
     pub(crate) open: BTreeSet<(SessionId, InodeId)>,
     /// The sequence numbers of processed `Close`s.
     closes: HashMap<(SessionId, Sequence), InodeId>,
-    /// What a session has opened or closed by a change that it has cancelled. It was told of the open, but does
+    /// What a session has opened or closed by a change that it has cancelled. It was notified of the open, but does
     /// not know of the close: so it may close what it has not open.
     open_in_doubt: HashSet<(SessionId, InodeId)>,
     /// Requests that no client sends that got honest replies. A test that ends with any fails.

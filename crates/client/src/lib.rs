@@ -14,7 +14,7 @@
 //!     without a reply: pure) and `judging` (does what it says); `sequences` (numbers of changes), `openings` (changes
 //!     that nobody waited for), `many` (several changes in one message).
 //!   - Sent later: `promises` (changes of a delegated slot: pure) and `behind` (the same for threads); `pending` (what
-//!     servers have yet to be sent, and what is next: pure), `outbox` (the same for threads), `sending` (who sends it),
+//!     servers have yet to be sent, and what is next: pure), `outbox` (the same for threads), `sending` (which thread sends it),
 //!     `heart` (when) and `liveness` (heartbeats).
 //! - `client`: one session with these tables. `listening` has a thread for each server that sends the
 //!   session news unasked (recalls, events, a newer map); `callbacks` are called with what is recalled.
@@ -22,12 +22,12 @@
 //!   `spreads` (directories in several slots); `known_paths` and `by_known_path` (several steps of a path in one request);
 //!   `inodes` (opening, closing, times) with `gates` and `open_inode` (what is open); `leases` (what may be cached) and
 //!   `renewals`; `behind` promises changes by answers that `predicting` works out (pure), `together` sends many at once.
-//! - `coordination`: `locking` and `file_locks`, `barriers`, `cells`, `changes`; `waits`, `parked` and `events` are who
-//!   waits, and what wakes them.
+//! - `coordination`: `locking` and `file_locks`, `barriers`, `cells`, `changes`; `waits`, `parked` and `events` are the
+//!   threads that wait, and what wakes them.
 //! - `bytes`: `file`, `content`, `space` and `holes` (what callers ask), `memory` (where it lies); `transfer`, `growth` and
 //!   `round` (many requests under way), `progress` (by when they must go on: pure), `pieces`, `packing` and `runs`;
 //!   `inline`, `permits`; `near` and `near_lanes` (lanes of this machine's servers); `pages`, `kept` and `passthrough` (how
-//!   bytes meet a kernel's pages), `data_leases` with `givers` (who recalls them); `seen` and `lane_numbers` (which state a
+//!   bytes meet a kernel's pages), `data_leases` with `givers` (which servers recall them); `seen` and `lane_numbers` (which state a
 //!   copy has), `mapping`, `array`, `copy`; `blocks` (cached blocks, pure) with `cache`, `cache_worker` and `keeping` (by
 //!   leases) and `relaxed` (one open file, until it is refreshed).
 //! - `pool`: the interface to callers: how a pool is named, found and proven to.

@@ -1,6 +1,6 @@
 //! One thread for each server from which this session expects unsolicited news: recalls of leases and of
 //! delegated slots, events that are waited for, and newer maps. It sends long polls (`Listen`) on a
-//! connection of its own; these also tell the server that the session lives.
+//! connection of its own; these also show the server that the session lives.
 //!
 //! The next request acknowledges the news of the last reply. So this thread waits for no other reply of a
 //! server while there is a connection: a thread of its own asks about the waits for which events may have

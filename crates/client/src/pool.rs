@@ -133,7 +133,7 @@ impl Pool {
         Ok(self.session()?.outbox.by_home().values().sum())
     }
 
-    /// The same by the server that each is for, as far as the map known here tells.
+    /// The same by the server that each is for, as far as the map known here shows.
     ///
     /// Errors: those of beginning a session.
     pub fn pending_by_server(&self) -> Result<BTreeMap<ServerId, usize>> {

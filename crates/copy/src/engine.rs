@@ -1,4 +1,4 @@
-//! Runs a copy: one walker, several workers, and this thread, which tells how it goes.
+//! Runs a copy: one walker, several workers, and this thread, which reports the progress.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::side::Side;
 use crate::transfer::{FileTask, Totals, Transfer};
 use crate::walk::{Root, Walker};
 
-/// Errors that wait to be told.
+/// Errors that wait to be reported.
 const ERRORS_WAITING_MAX: usize = 64;
 /// Time between two checks of the counters.
 const TICK: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ pub struct Summary {
     pub files: u64,
     /// Bytes copied, holes included.
     pub bytes: u64,
-    /// Errors, each of which was told.
+    /// Errors, each of which was reported.
     pub errors: u64,
     /// The pool or the disk is full: what was not begun was cancelled.
     pub aborted: bool,
@@ -43,7 +43,7 @@ pub trait Listener {
     fn failed(&mut self, error: &Error);
 }
 
-/// Copies every source. Errors are told as they come, and the rest continues; only a full destination ends
+/// Copies every source. Errors are reported as they come, and the rest continues; only a full destination ends
 /// it all.
 pub fn copy(roots: Vec<Root>, options: &CopyOptions, listener: &mut dyn Listener) -> Summary {
     let began = Instant::now();

@@ -1,6 +1,6 @@
 //! Copies files into a pool, out of it and within it: one walker, several workers, big files shared among them by ranges.
 //!
-//! [`copy`] runs it all and tells a [`Listener`] how it goes. [`Side`] is a place where files are, and [`Root`] a source with the
+//! [`copy`] runs it all and reports the progress to a [`Listener`]. [`Side`] is a place where files are, and [`Root`] a source with the
 //! full path of its copy; a caller that copies a single file otherwise says by [`partial`] what a failure has left.
 //!
 //! From below: `options`; `below` is a place on this machine that no link leads to, `within` one in a pool, `side` any place, `file` an open one,

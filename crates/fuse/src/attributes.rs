@@ -49,7 +49,7 @@ pub struct Entry {
     pub attributes_valid: Duration,
 }
 
-/// What statfs tells; in units of `block_size` bytes.
+/// What statfs reports; in units of `block_size` bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// All blocks.
@@ -75,7 +75,7 @@ pub enum LockKind {
     Read,
     /// Exclusive (F_WRLCK).
     Write,
-    /// None: gives up, or tells that nothing is in the way (F_UNLCK).
+    /// None: gives up, or reports that nothing is in the way (F_UNLCK).
     Unlock,
 }
 
@@ -92,7 +92,7 @@ pub struct FileLock {
     pub pid: u32,
 }
 
-/// What statx tells beyond the attributes.
+/// What statx reports beyond the attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatX {
     /// The usual attributes.

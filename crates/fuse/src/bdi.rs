@@ -7,7 +7,7 @@ fn path((major, minor): (u32, u32)) -> PathBuf {
     PathBuf::from(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"))
 }
 
-/// Read-ahead now, in bytes, where sysfs tells.
+/// Read-ahead now, in bytes, where sysfs reports it.
 pub fn read_ahead_bytes(device: (u32, u32)) -> Option<u64> {
     let text = std::fs::read_to_string(path(device)).ok()?;
     text.trim().parse::<u64>().ok().map(|kib| kib << 10)

@@ -318,7 +318,7 @@ fn every_cut_is_malformed_or_means_less() {
             let malformed = told.expect_err("its length does not match");
             assert_eq!(malformed.unique.is_some(), length >= size_of::<InHeader>() && answered(code));
             if length >= size_of::<InHeader>() {
-                // The same cut by a sender that tells the true length: it must not read beyond it.
+                // The same cut by a sender that states the true length: it must not read beyond it.
                 let _ = decode(&message(code, &body[..length - size_of::<InHeader>()]));
             }
         }

@@ -14,7 +14,7 @@ use crate::abi::opcode;
 const KINDS: u32 = 64;
 /// What a kernel writes back, unlike what a program writes by a call.
 const WRITE_BACK: u32 = 62;
-/// The kernel is told to drop pages.
+/// The kernel is asked to drop pages.
 const DROP: u32 = 63;
 /// Of each kind: two numbers of 16 bits, the lower byte first.
 const ENTRY_BYTES: usize = 4;

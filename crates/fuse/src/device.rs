@@ -77,7 +77,7 @@ impl Device {
         if written < 0 { Err(last_error()) } else { Ok(()) }
     }
 
-    /// Answers or tells: the parts are one message.
+    /// Answers or notifies: the parts are one message.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
         rustix::io::writev(&self.0, parts).map(drop)
     }

@@ -13,7 +13,7 @@
 //!   it to end there, and ignores other replies of that time ([`AnsweringEnd`]).
 //! * Two replies that are sent close to each other. The kernel numbers its requests and the replies that it has processed;
 //!   a thread that processes the older reply last makes it ignore the newer one. So an answer that is older than another
-//!   one is not sent at all ([`Answering::IsOld`]). Where the newer one is sent last, the kernel is told that its
+//!   one is not sent at all ([`Answering::IsOld`]). Where the newer one is sent last, the kernel is notified that its
 //!   attributes are invalid, which voids both, and then the size is shown ([`Answering::Renew`]). That is left out where
 //!   the kernel may take the file for longer than it is, because a size that shrinks cannot be shown.
 //!
@@ -50,7 +50,7 @@ pub(crate) enum Answering {
     IsOld,
     /// Nothing.
     Plain,
-    /// To show the size, and then to tell [`Dropped::shown`] this number.
+    /// To show the size, and then to pass [`Dropped::shown`] this number.
     Show(u64),
     /// The same, and before that to void what the kernel has not taken in.
     Renew(u64),
@@ -73,7 +73,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// How often it was told to drop something, or that the file ends.
+    /// How often it was asked to drop something, or notified that the file ends.
     drops: u64,
     /// How many of these were over when the last answer that was shown began to be.
     shown: u64,
@@ -135,7 +135,7 @@ impl State {
         Some(self.nodes.entry(node).or_default())
     }
 
-    /// Forgets the nodes of which nothing is on its way to the kernel.
+    /// Forgets the nodes of which nothing is in flight to the kernel.
     fn make_room(&mut self) {
         let now = Instant::now();
         if self.full_since.is_some_and(|since| now.duration_since(since) < TAKEN_IN) {
@@ -156,7 +156,7 @@ impl State {
 }
 
 impl Dropped {
-    /// The kernel is about to be told of a drop. The size that it is to be shown before.
+    /// The kernel is about to be notified of a drop. The size that it is to be shown before.
     pub(crate) fn begin(&self, of: u64) -> Option<u64> {
         let mut state = self.state.lock();
         let node = state.dropped(of)?;
@@ -164,7 +164,7 @@ impl Dropped {
         node.answered.take().filter(|(_, at)| at.elapsed() < TAKEN_IN).map(|(size, _)| size)
     }
 
-    /// The kernel was told of it.
+    /// The kernel was notified of it.
     pub(crate) fn end(&self, of: u64) {
         self.state.lock().dropped(of);
     }
@@ -195,7 +195,7 @@ impl Dropped {
         }
     }
 
-    /// The kernel was told to void what it has not taken in, to be shown this size.
+    /// The kernel was asked to void what it has not taken in, to be shown this size.
     pub(crate) fn voided(&self, of: u64, size: Size) {
         if let Some(node) = self.state.lock().nodes.get_mut(&of) {
             node.drops += 1;
@@ -240,7 +240,7 @@ impl Dropped {
     }
 }
 
-/// A read whose answer tells the kernel that a file ends, until that was sent.
+/// A read whose answer shows the kernel that a file ends, until that was sent.
 #[derive(Debug)]
 pub struct AnsweringEnd {
     dropped: Arc<Dropped>,

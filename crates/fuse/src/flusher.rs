@@ -4,7 +4,7 @@
 /// From linux/prctl.h; the libc crate does not have it.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Tells the kernel that this thread, and those it starts from now on, write pages back (`PR_SET_IO_FLUSHER`, Linux 5.6):
+/// Declares to the kernel that this thread, and those it starts from now on, write pages back (`PR_SET_IO_FLUSHER`, Linux 5.6):
 /// when memory is short, it then gives them memory without making them wait for pages that they have yet to write.
 /// Without it a mount and its programs in one control group (version 1) of little memory can stop for ever: the daemon
 /// wants memory, and the kernel first waits for pages of the group that only the daemon can write.

@@ -12,7 +12,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 /// The program, found in the PATH.
 const PROGRAM: &str = "fusermount3";
-/// The variable that tells it which descriptor to answer on.
+/// The variable that says on which descriptor it is to answer.
 const ANSWER_VARIABLE: &str = "_FUSE_COMMFD";
 /// Its own words that we keep, at most.
 const WORDS_BYTES_MAX: u64 = 4096;

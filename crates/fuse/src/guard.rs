@@ -120,7 +120,7 @@ impl Guard {
         let mut polled = [PollFd::new(&line.socket, PollFlags::IN)];
         let is_done = matches!(poll(&mut polled, Some(&MOMENT)), Ok(1..)) && line.answer().is_some();
         let mut state = self.lock();
-        // Else its thread ends when it has told.
+        // Else its thread ends when it has notified the kernel.
         if is_done && !state.over && state.lives == line.life {
             state.idle.push(line);
         }

@@ -76,7 +76,7 @@ impl InFlight {
     }
 
     fn table(&self, unique: u64) -> MutexGuard<'_, Table> {
-        // The lowest bit tells interrupts from requests, so requests are even.
+        // The lowest bit distinguishes interrupts from requests, so requests are even.
         let shard = &self.shards[(unique >> 1) as usize % SHARDS];
         shard.0.lock()
     }

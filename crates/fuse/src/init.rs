@@ -18,7 +18,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// Whether the kernel can be told to look up every name again before it believes it.
+    /// Whether the kernel can be asked to look up every name again before it believes it.
     pub fn has_epochs(&self) -> bool {
         self.minor >= abi::EPOCH_MINOR_MIN
     }
@@ -26,9 +26,9 @@ impl Agreed {
 
 /// Pages of one request in kernels that know no other limit (FUSE_MAX_MAX_PAGES).
 const REQUEST_PAGES_MAX_DEFAULT: usize = 256;
-/// Pages of one request, as the reply can tell them.
+/// Pages of one request, as the reply can express them.
 const REQUEST_PAGES_MAX: usize = u16::MAX as usize;
-/// Where newer kernels tell the limit, in pages (Linux 6.13).
+/// Where newer kernels report the limit, in pages (Linux 6.13).
 const PAGES_LIMIT_PATH: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
 /// The machine's limit of one request, in pages.

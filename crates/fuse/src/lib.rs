@@ -95,7 +95,7 @@ pub trait FileSystem: Send + Sync + 'static {
         let _ = unique;
     }
 
-    /// The mount is gone: nobody waits for what is under way. It is told by every worker that finds out.
+    /// The mount is gone: nobody waits for what is under way. Each worker that notices it calls this.
     fn unmounted(&self) {}
 
     /// The mount is gone and every worker has ended.

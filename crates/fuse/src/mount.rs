@@ -111,7 +111,7 @@ pub fn clear_dead(dir: &Path) -> Result<Vec<MountPoint>> {
     Ok(cleared)
 }
 
-/// Unmounts what `mounts` has told.
+/// Unmounts what `mounts` has returned.
 pub fn take_away(mount: &MountPoint, detach: bool) -> Result<()> {
     let dir = mount.dir.as_path();
     let flags = UnmountFlags::NOFOLLOW | if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -126,7 +126,7 @@ pub fn take_away(mount: &MountPoint, detach: bool) -> Result<()> {
     }
 }
 
-/// Gives the newest mount of ramlace on `dir` the flags that `change` makes of those it has, for all who use it.
+/// Gives the newest mount of ramlace on `dir` the flags that `change` makes of those it has, for all programs that use it.
 ///
 /// # Errors
 /// `NotFound`: no mount of ramlace is there. `NotPermitted`: only root may. `Busy`: it shall be read-only, and
@@ -134,7 +134,7 @@ pub fn take_away(mount: &MountPoint, detach: bool) -> Result<()> {
 pub fn remount(dir: &Path, change: impl FnOnce(Flags) -> Result<Flags>) -> Result<()> {
     let mount = mount_on(&kernel_path(dir)?)?.ok_or_else(|| not_mounted(dir))?;
     let shown = dir.display();
-    // The kernel takes no options of FUSE here; what the file system was told once stays.
+    // The kernel takes no options of FUSE here; what the file system was given once stays.
     rustix::mount::mount_remount(&mount.dir, change(mount.flags)?.bits(), "").map_err(|errno| match errno {
         Errno::PERM => {
             let text = format!("only root may remount {shown}; unmount it, and mount it as it shall be");

@@ -36,7 +36,7 @@ impl MountPoint {
     /// Whether the program that answered for it has ended. Waits for one that is stopped.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        // The kernel may still know attributes of a dead mount; it never keeps what statfs tells.
+        // The kernel may still know attributes of a dead mount; it never keeps what statfs reports.
         rustix::fs::statfs(&self.dir).is_err_and(|errno| errno == Errno::NOTCONN)
     }
 }

@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::dropped::{Answering, AnsweringEnd, Dropped, Size};
 use crate::guard::Guard;
 
-/// Tells the kernel what to forget. Its methods answer `false` when the kernel did not know the node or the name,
+/// Notifies the kernel of what to forget. Its methods answer `false` when the kernel did not know the node or the name,
 /// or when the mount is gone: then there is nothing to forget.
 ///
 /// Never call one from inside a handler of the same inode or directory, nor from the only worker: the kernel waits
@@ -158,7 +158,7 @@ impl Notifier {
         self.tell(notify::INVAL_ENTRY, "drop a name", &[body.as_bytes(), name, b"\0"])
     }
 
-    /// The name was removed by someone else: it goes, and programs that watch it are told.
+    /// The name was removed by someone else: it goes, and programs that watch it are notified.
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<bool> {
         let body = abi::DeleteOut { parent, child, namelen: length(name)?, padding: 0 };
         self.tell(notify::DELETE, "delete a name", &[body.as_bytes(), name, b"\0"])

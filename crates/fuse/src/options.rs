@@ -29,7 +29,7 @@ pub enum Invalidation {
     AnyChange,
 }
 
-/// What a mount may be told. `Default` is what a mount of ramlace wants.
+/// The options of a mount. `Default` is what a mount of ramlace wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "independent options of the kernel")]
 pub struct MountOptions {
@@ -73,7 +73,7 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// With requests as large as this machine allows: the kernel is told the same limit twice, at the mount and in the
+    /// With requests as large as this machine allows: the kernel is given the same limit twice, at the mount and in the
     /// greeting.
     pub(crate) fn within_limits(&self) -> MountOptions {
         let page_bytes = rustix::param::page_size();

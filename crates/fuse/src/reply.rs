@@ -20,7 +20,7 @@ const FEW_PARTS_MAX: usize = 8;
 /// The largest errno that the kernel accepts is below this.
 const ERRNO_END: i32 = 512;
 
-/// The way back of the requests that one descriptor brings.
+/// The channel by which requests that one descriptor brings are answered.
 #[derive(Debug)]
 pub struct Channel {
     pub device: Arc<Device>,
@@ -39,7 +39,7 @@ impl Channel {
 
 /// The answer to one request: given once, by any thread. Dropped unanswered, it answers EIO and says so on stderr.
 ///
-/// Each method tells whether the kernel still wanted the answer. When it did not, what was opened or looked up
+/// Each method returns whether the kernel still wanted the answer. When it did not, what was opened or looked up
 /// for it shall be undone, since no RELEASE and no FORGET will come.
 #[derive(Debug)]
 pub struct Reply {
@@ -76,7 +76,7 @@ impl Reply {
         self.channel.inflight.interrupted(self.unique)
     }
 
-    /// Done, nothing to tell.
+    /// Done, nothing to report.
     pub fn ok(self) -> bool {
         self.data(&[])
     }

@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Tells the kernel what to forget; it does nothing once the session has ended.
+    /// Notifies the kernel of what to forget; it does nothing once the session has ended.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
         let channel = match &self.guard {
@@ -293,7 +293,7 @@ impl Session {
         self.agreed.flags & abi::init::DIRECT_IO_ALLOW_MMAP != 0
     }
 
-    /// Read-ahead that the mount has now, in bytes, where sysfs tells.
+    /// Read-ahead that the mount has now, in bytes, where sysfs reports it.
     #[must_use]
     pub fn read_ahead_bytes(&self) -> Option<u64> {
         bdi::read_ahead_bytes(self.mounted.device)

@@ -127,7 +127,7 @@ pub struct DataLeases {
 enum WaitedFor {
     Nobody,
     /// The holder cannot drop the pages before a call of its own is answered, which may wait for the drop of a page
-    /// that another call holds: calls that change bytes do not wait. Whoever publishes stores holds no page.
+    /// that another call holds: calls that change bytes do not wait. A call that publishes stores holds no page.
     Publishers,
     All,
 }

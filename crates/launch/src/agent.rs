@@ -42,7 +42,7 @@ pub struct Agent<'a> {
 pub enum AgentEnd {
     /// As it was ordered, or without an order.
     Done,
-    /// An order could not be followed; the command that gave it was told why.
+    /// An order could not be followed; the command that gave it was sent the reason.
     Refused,
 }
 

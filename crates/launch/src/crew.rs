@@ -13,7 +13,7 @@ use crate::cancel::Cancel;
 use crate::listener::Listener;
 use crate::remote::{Remote, Transport};
 
-/// How often the listener is told, and hosts that end are noticed.
+/// How often the listener is called, and hosts that end are noticed.
 const TICK: Duration = Duration::from_millis(50);
 /// How long agents may take at most to undo what they did: as long as servers may take to stop, and a margin.
 const UNDO_PATIENCE_MAX: Duration = Duration::from_secs(15);

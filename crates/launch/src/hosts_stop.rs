@@ -20,7 +20,7 @@ pub struct HostStopped {
     pub outcome: Result<(usize, Vec<String>)>,
 }
 
-/// Stops a pool on all its hosts, as its directory names them; what came of each is told in their order. The directory goes
+/// Stops a pool on all its hosts, as its directory names them; what came of each is reported in their order. The directory goes
 /// when all have answered; with `force`, which also takes mounts from programs that use them, in any case.
 pub fn stop_on_hosts(
     directory: &PoolDirectory,

@@ -2,7 +2,7 @@
 //!
 //! A start takes the pool's directory ([`Claim`]) and follows a plan that was made and checked before: [`start_here`] a
 //! [`LocalPlan`], [`start_on_hosts`] a [`HostsPlan`] of what a hosts file says, by a [`Transport`]. [`stop_here`] and
-//! [`stop_on_hosts`] are their opposites, [`known_pools()`] tells what there is. An [`Agent`] is the other side of a transport.
+//! [`stop_on_hosts`] are their opposites, [`known_pools()`] returns what there is. An [`Agent`] is the other side of a transport.
 //!
 //! From below: `sentences`, `words` and `cancel`; `lock`, `processes`, `stop`, `known_pools` and `claim` are a pool's directory
 //! and what runs of it here; `ready` and `daemon` start one server, by what `plan` has decided; `local` is a pool of this

@@ -2,11 +2,11 @@
 //!
 //! The kernel checks rights by lists before it sends the mount any request, so it asks for the list of every
 //! inode of another user. It caches the answer, also that there is none, until it gets new attributes of the
-//! inode or is told to drop them. Its checks ask for attributes when those have expired, but a read of a list
+//! inode or is asked to drop them. Its checks ask for attributes when those have expired, but a read of a list
 //! by a descriptor gets the cached one, however old it is. So the kernel may cache a list only while its
 //! inode's attributes are leased. A recall drops both. When the lease expires, the list is dropped from here
 //! ([`crate::kept_lists`]), before servers stop to wait for the holders of the lease. If the attributes are not
-//! leased, the kernel is told to drop the list before it gets the answer.
+//! leased, the kernel is asked to drop the list before it gets the answer.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_wire::xattrs::XattrName;

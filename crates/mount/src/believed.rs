@@ -103,7 +103,7 @@ pub(crate) fn kept_name(
 }
 
 /// Renews the lease of what is kept, if half of it is over. Returns the request that it counts as the answer to:
-/// the last renewal. `None` if the lease has expired and cannot be renewed. `renew` is told whether to wait for
+/// the last renewal. `None` if the lease has expired and cannot be renewed. `renew` is called with whether to wait for
 /// another thread's renewal: only if the lease has expired.
 fn renewed(
     asked: Asked,

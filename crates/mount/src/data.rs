@@ -31,7 +31,7 @@ pub(crate) struct Read {
     pub(crate) bytes: usize,
     /// The kernel must not keep these pages of this file.
     pub(crate) drops: Option<(InodeId, ByteRange)>,
-    /// The answer tells the kernel where the file ends; to be dropped behind it.
+    /// The answer shows the kernel where the file ends; to be dropped behind it.
     pub(crate) ends: Option<AnsweringEnd>,
 }
 
@@ -63,7 +63,7 @@ impl PoolFileSystem {
         let open = self.handles.get(number)?;
         open.finish_open(&self.versions, &self.handles);
         if open.passthrough && for_pages.is_some() {
-            // `splice` fills pages even if the kernel was told to keep none, and would show them after newer
+            // `splice` fills pages even if the kernel was asked to keep none, and would show them after newer
             // stores.
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -227,7 +227,7 @@ impl PoolFileSystem {
         Ok(Written::plainly(bytes.len()))
     }
 
-    /// Writes back what programs have stored into these pages. A loss is reported to those who publish or
+    /// Writes back what programs have stored into these pages. A loss is reported to programs that publish or
     /// read.
     fn write_pages_back<'a>(
         &self,
@@ -306,7 +306,7 @@ impl PoolFileSystem {
         await_published(&self.pool, &self.pages, inode)
     }
 
-    /// What programs have stored is lost: those who publish or read get an error, and it is logged.
+    /// What programs have stored is lost: programs that publish or read get an error, and it is logged.
     fn lose(&self, inode: InodeId, range: ByteRange, error: &Error) {
         self.write_errors.note(inode, error);
         // A file that is gone has lost nothing, and has no reader.
@@ -319,7 +319,7 @@ impl PoolFileSystem {
     }
 
     /// Clears set-id bits of a file that this user is about to change by a descriptor. Whether the group's
-    /// bit stays depends on the user's groups, so on a mount for several users the home is told which user it
+    /// bit stays depends on the user's groups, so on a mount for several users the home is sent which user it
     /// is.
     pub(crate) fn drop_set_id(&self, file: &File, caller: Caller) -> Result<()> {
         if !self.handles.has_set_id(file.inode()) {
@@ -335,7 +335,7 @@ impl PoolFileSystem {
     }
 
     /// `fsync`, `msync` and `close`: the kernel has written its pages back; waits until all clients see them,
-    /// and tells the home the time.
+    /// and reports the time to the home.
     pub(crate) fn publish(&self, number: u64) -> Result<()> {
         let open = self.handles.get(number)?;
         open.finish_open(&self.versions, &self.handles);

@@ -65,7 +65,7 @@ struct State {
 pub(crate) struct PendingDrops(Weak<Shared>);
 
 impl PendingDrops {
-    /// Whether the kernel may have pages of this file although others were told that nobody waits for them.
+    /// Whether the kernel may have pages of this file although others were notified that nobody waits for them.
     pub(crate) fn has(&self, inode: InodeId) -> bool {
         let is_pending = |shared: Arc<Shared>| {
             shared.modes.of(inode) == Mode::Relaxed && shared.lock().drops.is_pending(inode)
@@ -145,7 +145,7 @@ impl Droppers {
 
 impl Drop for Droppers {
     fn drop(&mut self) {
-        // Dropping the pool's last clone tells its servers of the end: that must not happen in one of the
+        // Dropping the pool's last clone notifies its servers of the end: that must not happen in one of the
         // threads.
         let pool = self.shared.lock().pool.take();
         self.shared.work.notify_all();

@@ -31,7 +31,7 @@ pub const SYNC_ATTRIBUTE: &str = "user.ramlace.sync";
 const IOCTL_OF_DIRECTORY: u32 = 1 << 4;
 
 impl PoolFileSystem {
-    /// A thread's next request shows whether it has received the directories that it was told of. A request
+    /// A thread's next request shows whether it has received the directories that it was notified of. A request
     /// for a list counts like one for attributes: the kernel sends both for directories that it walks
     /// through.
     fn note_thread(&self, request: &Request<'_>) {
@@ -132,7 +132,7 @@ impl PoolFileSystem {
         accepted
     }
 
-    /// The kernel has forgotten so many entries that led to a node, or was not told of them.
+    /// The kernel has forgotten so many entries that led to a node, or was not notified of them.
     fn forget_lookups(&self, node: u64, lookups: u64) {
         let inode = self.nodes.inode(node);
         if self.nodes.forget(inode, lookups) {
@@ -279,7 +279,7 @@ impl PoolFileSystem {
                 self.answer_write(reply, inode, written);
             }
             Operation::Fsync { handle, .. } => {
-                // Both: what is lost of the file is told by each descriptor that was open.
+                // Both: what is lost of the file is reported by each descriptor that was open.
                 let (sent, published) = (self.raw().sync(inode), self.publish(handle));
                 done(reply, sent.and(published));
             }

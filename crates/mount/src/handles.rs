@@ -205,7 +205,7 @@ impl Handles {
         self.table.read().cached.contains_key(&inode)
     }
 
-    /// The kernel is told these attributes.
+    /// The kernel is sent these attributes.
     pub(crate) fn note(&self, attributes: &Attributes) {
         let known = self.written(attributes.inode);
         if known.is_some_and(|known| known.differs_from(attributes)) {

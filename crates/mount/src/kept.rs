@@ -30,7 +30,7 @@ pub(crate) struct Kept {
 /// Where a name leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// According to the lease on the names; the kernel may be told under it.
+    /// According to the lease on the names; the kernel may be answered under it.
     At(InodeId),
     /// According to the lease on the directory's attributes. A recall of that lease does not make the kernel drop
     /// names, so the kernel must not cache this one.

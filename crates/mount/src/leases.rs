@@ -1,7 +1,7 @@
 //! What the kernel may cache: attributes and names, for the rest of a lease.
 //!
 //! A reply may have a lifetime if its answer came with a lease and nothing was recalled since the request was
-//! sent. A recall ends it: the kernel is told to drop what it has, and replies that it has not processed yet
+//! sent. A recall ends it: the kernel is asked to drop what it has, and replies that it has not processed yet
 //! are void, because the kernel checks for notifications between a request and its reply (by the version of
 //! its attributes, the epoch of its names). The one case in which a notification is lost is an inode that the
 //! kernel is just getting for the first time: then it is notified again until it knows the inode. So the
@@ -142,7 +142,7 @@ impl Leases {
         self.lock().request(Instant::now(), ASKER.get())
     }
 
-    /// For how long an entry may be cached, given which leases came with it. The kernel is told of the entry
+    /// For how long an entry may be cached, given which leases came with it. The kernel is notified of the entry
     /// next.
     pub(crate) fn entry(&self, asked: Asked, parent: (InodeId, bool), offered: Offered) -> Believed {
         let name = if parent.1 { self.give(asked, (parent.0, Leased::Names), false, false) } else { None };
@@ -202,7 +202,7 @@ impl Leases {
     }
 
     /// The mount has changed these attributes itself. The kernel knows that, but a reply that it has not
-    /// processed may be older. To be called before the kernel is told that the change is done.
+    /// processed may be older. To be called before the kernel is notified that the change is done.
     pub(crate) fn changed_here(&self, inodes: &[InodeId]) {
         for inode in inodes {
             let subject = (*inode, Leased::Attributes);
@@ -277,7 +277,7 @@ impl Leases {
         self.lock().outdate((inode, Leased::Attributes));
     }
 
-    /// The same; `now`: as the answer to this request tells them, under a lease that came with it.
+    /// The same; `now`: as the answer to this request contains them, under a lease that came with it.
     pub(crate) fn attributes_known_here(&self, asked: Asked, inode: InodeId, now: Option<&Attributes>) {
         let (mut state, subject) = (self.lock(), (inode, Leased::Attributes));
         let is_newest = state.is_newer(asked, subject);
@@ -364,7 +364,7 @@ impl Leases {
         Moving { at, directories: Some((from, to)), covered }
     }
 
-    /// The name has moved. What the kernel was told meanwhile may be used a little longer than what was
+    /// The name has moved. What the kernel was sent meanwhile may be used a little longer than what was
     /// leased before; servers wait for as long.
     pub(crate) fn after_move(&self, moving: Moving) {
         let Some((from, to)) = moving.directories else { return };
@@ -438,12 +438,12 @@ impl Leases {
         self.notifier.giving_entry(node, bytes);
     }
 
-    /// The reply to a read is about to tell the kernel that the file ends; to be dropped behind it.
+    /// The reply to a read is about to show the kernel that the file ends; to be dropped behind it.
     pub(crate) fn answering_end(&self, node: u64) -> AnsweringEnd {
         self.notifier.answering_end(node)
     }
 
-    /// The size that the kernel was told is outdated: the file is being truncated, or was.
+    /// The size that the kernel was sent is outdated: the file is being truncated, or was.
     pub(crate) fn size_changed(&self, node: u64) {
         self.notifier.size_changed(node);
     }

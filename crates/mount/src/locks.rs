@@ -221,7 +221,7 @@ pub(crate) fn lock_errno(error: &Error) -> i32 {
 
 impl Locks {
     /// Whether the thread asks for an OFD lock: for those, cycles are not deadlocks, since another thread may
-    /// unlock. The kernel's request does not tell, but the thread's system call can be read while it waits
+    /// unlock. The kernel's request does not say so, but the thread's system call can be read while it waits
     /// for the answer.
     pub(crate) fn waits_for_ofd_lock(&self, thread: u32) -> bool {
         self.porter.system_call_of(thread).is_ok_and(|call| is_ofd_call(&call))

@@ -69,7 +69,7 @@ struct Table {
 /// What is known of one inode.
 #[derive(Default)]
 struct Node {
-    /// The number of entries leading to it that the kernel was told, or is being told, and has not forgotten.
+    /// The number of entries leading to it that the kernel was sent, or is being sent, and has not forgotten.
     lookups: i64,
     /// What else is known of it: of most inodes nothing.
     parts: Option<Box<Parts>>,
@@ -136,13 +136,13 @@ impl Nodes {
         self.places.inode(node)
     }
 
-    /// The kernel is being told of an entry that leads to this inode.
+    /// The kernel is being notified of an entry that leads to this inode.
     pub(crate) fn tell(&self, inode: InodeId) {
         let mut table = self.lock(inode);
         table.with(inode, |node| node.lookups += 1);
     }
 
-    /// The kernel has forgotten so many entries that led to this inode, or was not told of them. Returns
+    /// The kernel has forgotten so many entries that led to this inode, or was not notified of them. Returns
     /// whether it no longer knows the inode: then all ends that is known of it.
     pub(crate) fn forget(&self, inode: InodeId, lookups: u64) -> bool {
         let is_unknown = self.lock(inode).with(inode, |node| {
@@ -160,7 +160,7 @@ impl Nodes {
         is_unknown
     }
 
-    /// The kernel was told of the inode and has not forgotten it.
+    /// The kernel was notified of the inode and has not forgotten it.
     pub(crate) fn is_known(&self, inode: InodeId) -> bool {
         self.lock(inode).nodes.get(&inode).is_some_and(|node| node.lookups != 0)
     }

@@ -273,7 +273,7 @@ impl Shared {
         let known = state.kernel.take();
         self.table.lock().passthrough.remove(&inode);
         drop(state);
-        // If the home does not answer, it is told later of the close, and that a kernel had the file.
+        // If the home does not answer, it is notified later of the close, and that a kernel had the file.
         if let Some(Known { kept, .. }) = known
             && kept.file.rights().write
             && kept.file.home_answers()

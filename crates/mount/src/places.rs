@@ -20,7 +20,7 @@ const OTHERS_FROM: u64 = 0xffff_ffff_0000_0000;
 /// The limit of directories that are remembered, and of additional numbers; others are always given their
 /// inode's number.
 const DIRECTORIES_MAX: usize = 65_536;
-/// The limit of threads that were told of a directory at a new place and have asked nothing else since.
+/// The limit of threads that were notified of a directory at a new place and have asked nothing else since.
 const THREADS_MAX: usize = 1_024;
 
 /// A name in a directory, which the kernel knows as this node.
@@ -37,7 +37,7 @@ pub(crate) struct Places {
 #[derive(Default)]
 struct State {
     directories: HashMap<InodeId, Known>,
-    /// Which directory the kernel was told to be at a place.
+    /// Which directory is at a place, by what the kernel was sent.
     places: HashMap<Place, InodeId>,
     /// Directories by their additional numbers.
     others: HashMap<u64, InodeId>,
@@ -45,7 +45,7 @@ struct State {
     threads: HashMap<u32, Thread>,
 }
 
-/// A directory that the kernel was told of.
+/// A directory that the kernel was notified of.
 struct Known {
     node: u64,
     place: Place,
@@ -53,7 +53,7 @@ struct Known {
     unsure: bool,
 }
 
-/// A thread that was told of directories at new places.
+/// A thread that was notified of directories at new places.
 #[derive(Default)]
 struct Thread {
     found: Vec<InodeId>,
@@ -116,7 +116,7 @@ impl Places {
     }
 
     /// A thread sends a request other than a lookup: for a node's attributes, which shows that it has that
-    /// node, or another, which shows that it has everything it was told of.
+    /// node, or another, which shows that it has everything it was notified of.
     pub(crate) fn asks(&self, thread: u32, attributes_of: Option<u64>) {
         if !self.watches.load(Ordering::Acquire) {
             return;
@@ -126,7 +126,7 @@ impl Places {
         self.watches.store(!state.threads.is_empty(), Ordering::Release);
     }
 
-    /// The kernel has forgotten an inode, unless it was told of it again meanwhile, as `known` says.
+    /// The kernel has forgotten an inode, unless it was notified of it again meanwhile, as `known` says.
     pub(crate) fn forget(&self, inode: InodeId, known: impl FnOnce() -> bool) {
         let mut state = self.lock();
         if state.directories.contains_key(&inode) && !known() {

@@ -1,4 +1,4 @@
-//! Decides which pages are dropped, by how many threads, and what is reported to whom, and when.
+//! Decides which pages are dropped, by how many threads, and what is reported to which server, and when.
 //!
 //! The kernel waits for locked pages, and a drop writes back what programs stored, by requests to this very
 //! mount. So separate threads drop ([`crate::droppers`]), and this decides: nothing here waits or reads a
@@ -169,7 +169,7 @@ impl<T> Drops<T> {
         None
     }
 
-    /// Pages of a relaxed file are recalled: the next check tells the server that nobody waits for them.
+    /// Pages of a relaxed file are recalled: the next check reports to the server that nobody waits for them.
     pub(crate) fn add_relaxed(
         &mut self,
         drop: Wanted,

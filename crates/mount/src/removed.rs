@@ -32,7 +32,7 @@ impl Removed {
         self.nodes.change(attributes.inode, |node| node.removed.keep(last, &self.room));
     }
 
-    /// The kernel is told these attributes. It opens a pipe, a socket or a device without a request, and
+    /// The kernel is sent these attributes. It opens a pipe, a socket or a device without a request, and
     /// another machine may remove it: so these are always kept.
     pub(crate) fn note(&self, attributes: &Attributes) {
         if attributes.kind.is_special() {

@@ -1,4 +1,4 @@
-//! Stores that could not be written back, and to whom that was reported.
+//! Stores that could not be written back, and which descriptors have reported it.
 //!
 //! The kernel reports a failed write-back to the first program that asks, and forgets it: that may be a
 //! program that only reads, or a refresh. Here each failure is kept for every descriptor that was open when

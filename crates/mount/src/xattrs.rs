@@ -1,7 +1,7 @@
 //! Extended attributes, as the kernel requests them.
 //!
 //! Before a write the kernel asks for `security.capability`, once after each time that it gets the
-//! attributes. These tell whether there are extended attributes. So a file that is written here and has none
+//! attributes. These show whether there are extended attributes. So a file that is written here and has none
 //! is answered without asking its home, and so is any file while its attributes are leased: `ls -l` asks for
 //! `security.selinux` of each.
 

@@ -31,7 +31,7 @@ impl SlotState {
         if self.delegation.is_some() {
             return;
         }
-        // So that the slot is told when the session ends.
+        // So that the slot is notified when the session ends.
         self.sessions.entry(session).or_default();
         self.delegations += 1;
         self.delegation = Some(Delegation { session, number: self.delegations });
@@ -47,7 +47,7 @@ impl SlotState {
         }
     }
 
-    /// Its holder may have told programs numbers of inodes that it has promised and will never send: no other
+    /// Its holder may have given programs numbers of inodes that it has promised and will never send: no other
     /// inode gets one of them, or a descriptor of what was lost would lead to a file of somebody else.
     pub(crate) fn end_delegation_if(&mut self, ends: impl Fn(&Delegation) -> bool) {
         if self.delegation.take_if(|delegation| ends(delegation)).is_some() {

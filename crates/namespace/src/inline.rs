@@ -72,7 +72,7 @@ impl File {
     }
 
     /// Whether it can be promoted without a message to a lane: it has no bytes, and no lane can have begun. A
-    /// lane that may have begun must be told, even if it is to hold nothing.
+    /// lane that may have begun must be notified, even if it is to hold nothing.
     fn goes_to_lanes_alone(&self) -> bool {
         self.inline_bytes() == 0 && !self.refused
     }

@@ -1,5 +1,5 @@
 //! Leases on attributes and names: which session may rely on which answers until when, and which still has to
-//! be told that it may not any more.
+//! be notified that it may not any more.
 //!
 //! Leases are not kept over a restart: a restarted server waits until all of them have expired. Time is
 //! milliseconds of one clock that never goes back. A holder counts its lease from before its request left, so

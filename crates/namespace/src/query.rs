@@ -1,4 +1,4 @@
-//! Queries: they change nothing. The answer to each is told by its request; where a subject's file lies above this one and has several, they stand there.
+//! Queries: they change nothing. The answer to each is described at its request; where a subject's file lies above this one and has several, they stand there.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, limits};
 use ramlace_layout::COLLISION_BITS;

@@ -120,7 +120,7 @@ impl Server {
             }
             Op::CancelChange(request) => {
                 // The cancelled change may still be done. Its session does not wait for the answer any more, so it
-                // is told of the change by recalls, as others are.
+                // is notified of the change by recalls, as others are.
                 let token = Token { session: call.session, sequence: request.sequence };
                 self.waiting.borrow_mut().remove(&token);
                 Op::CancelChange(request)

@@ -41,7 +41,7 @@ use crate::stop::BugEndsProcess;
 pub async fn serve(server: Rc<Server>, incoming: Incoming) {
     let _bug = BugEndsProcess;
     let counted = Counted::new(&server);
-    // A stranger was told why it was refused; there is nothing to do here.
+    // A stranger was sent the reason why it was refused; there is nothing to do here.
     let keys = server.keys.keys();
     if let Ok((mut connection, proved)) = Connection::accept(incoming, &keys, &server.newcomers).await {
         // One connection too many is closed at once: its client sees the end of the connection.

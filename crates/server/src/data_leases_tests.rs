@@ -514,7 +514,7 @@ fn a_session_that_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_whe
         let promoting = tokio::task::spawn_local(async move {
             changer.change(3, 2, &Promote { inode, reads_first_page: false }).await
         });
-        // The bytes are on their way when they cannot be changed.
+        // The bytes are in flight when they cannot be changed.
         let mut sequence = 2;
         while holder.change(sequence, sequence as u32 - 1, &write).await.is_ok() {
             sequence += 1;

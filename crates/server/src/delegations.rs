@@ -166,7 +166,7 @@ impl Server {
         self.store.borrow().withhold(count * limits::DELEGATION_BYTES_WITHHELD);
     }
 
-    /// Chooses for whom reserved room is withheld: for one of the delegated slots, or for others.
+    /// Chooses from which requests reserved room is withheld: from those for one of the delegated slots, or from others.
     pub fn withhold_from(&self, is_delegated: bool) {
         let all = self.delegations.count();
         if all == 0 {

@@ -2,7 +2,7 @@
 //! retried until they are answered.
 //!
 //! There is a task for each server with pending deliveries; it ends when there are none. If a server cannot
-//! be reached, operations that wait for it are told at once, and the deliveries stay pending.
+//! be reached, operations that wait for it are notified at once, and the deliveries stay pending.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -201,7 +201,7 @@ impl Server {
         durable.names(pending.from).is_some_and(|state| state.open_delivery(pending.id).is_some())
     }
 
-    /// Tells the operation that waits for a delivery that its server cannot be reached now.
+    /// Notifies the operation that waits for a delivery that its server cannot be reached now.
     fn tell_waiting(self: &Rc<Self>, slot: Slot, delivery: DeliveryId) {
         if self.is_awaited(slot, delivery) {
             self.report(slot, Op::DeliveryUnreachable { delivery });

@@ -28,7 +28,7 @@ pub(crate) fn done(kind: Kind) -> Option<Result<Vec<u8>, Error>> {
     }))
 }
 
-/// A fake second server of a pool: it has joined, and answers deliveries as it is told to.
+/// A fake second server of a pool: it has joined, and answers deliveries as its test says.
 pub(crate) async fn false_server(server: &TestServer, says: Rc<Says>) -> tokio::task::JoinHandle<()> {
     let mut listener = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).unwrap();
     let Address::Tcp(tcp) = listener.local_address().unwrap() else { unreachable!() };
@@ -143,7 +143,7 @@ fn the_heir_of_a_forgotten_server_gets_what_was_pending_for_it() {
         let mut client = Client::user(&server.address, 1).await;
         let mut other = Client::user(&server.address, 1).await;
         let cut = tokio::task::spawn_local(async move { create_cut_remove(&mut client, 1, name("a")).await });
-        // The delivery to the unresponsive server is on its way.
+        // The delivery to the unresponsive server is in flight.
         while other.ask(&GetServerStatus {}).await.unwrap().inodes < 2 {}
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         other.ask(&ForgetServer { server: ServerId(1) }).await.unwrap();

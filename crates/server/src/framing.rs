@@ -11,7 +11,7 @@
 //! | | the body, in postcard |
 //!
 //! Numbers are little-endian. The log is written before the reply, so a process that dies loses at most a record that
-//! nobody was told of.
+//! nobody was notified of.
 //!
 //! Torn or damaged: the kernel appends the bytes of a record in order, so one whose write was cut short is the
 //! beginning of a record that ends with the file. Such a torn tail is cut off. Whatever else does not fit is damage,

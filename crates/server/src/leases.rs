@@ -7,7 +7,7 @@
 //! that time.
 //!
 //! A restarted server does not know the leases of its last incarnation, and its state may contain changes
-//! that no holder was told of: it answers nothing before all of them are over.
+//! that no holder was notified of: it answers nothing before all of them are over.
 
 use std::rc::Rc;
 use std::time::Duration;

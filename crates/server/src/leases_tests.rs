@@ -63,7 +63,7 @@ fn file_elsewhere(inode: InodeId) -> Attributes {
 }
 
 /// A link whose second participant is held up is not answered; `abandon` is what its session does then.
-/// Returns whether it is told of the directory when the link is made after all.
+/// Returns whether it is notified of the directory when the link is made after all.
 fn hears_of_late_link(abandon: impl AsyncFnOnce(Client, Client, Link) -> Client) -> bool {
     let server = TestServer::start(2);
     run(async {

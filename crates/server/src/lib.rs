@@ -7,7 +7,7 @@
 //!
 //! - The process: `supervisor` (the parent), `process` (the child), `config`, `harden` and `sandbox` (what a child gives
 //!   up), `stop`, `log_file`. `clock` is the one door for time and entropy.
-//! - Who asks: `connection` serves one connection, `callers` limits how many there are, `identity` says as whom a request
+//! - Clients: `connection` serves one connection, `callers` limits how many there are, `identity` says as whom a request
 //!   is made, `keys` which keys the pool accepts, `permits` which bytes a host reaches, `sessions` their life, `kept` what
 //!   kept replies cost.
 //! - What a server holds: `server`, and in `server/` its parts, tables that know no request: keys, lanes, leases, the map,
@@ -17,7 +17,7 @@
 //!   `walk` is several steps of a path. `gate` is the one door by which answers leave, and where they wait.
 //! - The log: `commit` is the one way to change the state. `durable`, `record` (the kinds), `framing` (the bytes),
 //!   `snapshot` and `page_holders` rebuild it: slots, each a value of the crate `slot`, and what is the server's own.
-//! - Bytes: `chunk` moves the bytes of lanes, `staging` has memory for those that wait, `extending` tells the home in the
+//! - Bytes: `chunk` moves the bytes of lanes, `staging` has memory for those that wait, `extending` notifies the home in the
 //!   same request, `runs` many runs at once, `promotion` takes over what was inline. `lanes`, `lane_life`, `cuts`, `holes`,
 //!   `passthrough` and `grant` do for the store and for waiting tasks what the crate `lanes` decides.
 //! - Leases: `delegations` (a slot that one session answers for), `many` (what that session sends then), `leases` (names

@@ -138,7 +138,7 @@ impl Server {
     }
 
     /// Drops a lane whose file is gone. If only its memory is there, without a record, that is freed: no slot would
-    /// ever be told to do so.
+    /// ever be asked to do so.
     async fn drop_leaked(
         self: &Rc<Self>,
         lane: LaneId,

@@ -239,7 +239,7 @@ impl Server {
         Err(session_over())
     }
 
-    /// Tells every waiting request of a session that there will be no answer.
+    /// Notifies every waiting request of a session that there will be no answer.
     pub fn session_ended(&self, session: SessionId) {
         self.callers.end_session(session);
         self.counts.forget(session);

@@ -496,7 +496,7 @@ impl Storm {
         assert!(read == data);
     }
 
-    /// A first attempt that gets stuck on its way, or whose connection ends.
+    /// A first attempt that gets stuck in transit, or whose connection ends.
     async fn begin_and_leave(&mut self, sequence: u64, offset: u64, data: &[u8]) {
         let gate = Gate::before(&self.server.address).await;
         let mut slow = Client::user(&gate.address, 1).await;

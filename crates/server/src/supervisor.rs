@@ -29,7 +29,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// Longest pause before the child is started again.
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Runs a server until it is told to stop. Returns when the server has ended and its memory is freed.
+/// Runs a server until it is asked to stop. Returns when the server has ended and its memory is freed.
 ///
 /// `ready`: a descriptor to which the lines `listening ADDRESS` and `ready`, or `error TEXT`, are written.
 pub fn keep(options: &ServeOptions, ready: Option<OwnedFd>) -> Result<()> {

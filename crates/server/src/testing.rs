@@ -398,7 +398,7 @@ impl Client {
     }
 }
 
-/// Passes bytes on between a client and a server, but only as many of the client's as it is told to.
+/// Passes bytes on between a client and a server, but only as many of the client's as its test says.
 pub struct Gate {
     pub address: String,
     passed: Rc<Cell<usize>>,

@@ -190,7 +190,7 @@ impl Pool {
         self.changed.wait_timeout(state, time)
     }
 
-    /// Tells the reservation thread whether to stop.
+    /// Sets whether the reservation thread is to stop.
     pub(crate) fn set_stopping(&self, stopping: bool) {
         self.lock().stopping = stopping;
         self.changed.notify_all();

@@ -58,7 +58,7 @@ impl Store {
     }
 
     /// The same for bytes that may be stored into, or not: whether all of them are zeros that were not written
-    /// since their memory was taken. `quiet`: no write is on its way to the lane. While little room is left it
+    /// since their memory was taken. `quiet`: no write to the lane is in flight. While little room is left it
     /// takes exact pages, and refuses more than one of them: not all that is asked for ahead is used.
     ///
     /// Errors: as [`Store::prepare_write`].

@@ -16,7 +16,7 @@ use crate::window::{Segment, Window};
 /// Places that one call takes.
 const PLACES_MAX: usize = 1024;
 
-/// A file of this process alone, for bytes on their way.
+/// A file of this process alone, for bytes in transit.
 #[derive(Debug)]
 pub(crate) struct Spread {
     file: OwnedFd,

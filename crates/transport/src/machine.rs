@@ -6,9 +6,9 @@ use ramlace_wire::HostId;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The kernel's boot id: the same for every process of this machine until it starts anew, and no other machine's. Servers
-/// tell it as their host, clients compare it.
+/// report it as their host, clients compare it.
 ///
-/// Errors: `Unsupported` where the kernel does not tell it.
+/// Errors: `Unsupported` where the kernel does not report it.
 pub fn this_host() -> Result<HostId> {
     let refuse = |why: &str| {
         let text = format!("the kernel does not give this machine's boot id: {BOOT_ID} {why}");

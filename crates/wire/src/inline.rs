@@ -64,7 +64,7 @@ numbered! {
         Lanes = 1,
         /// With its inode.
         Inode = 2,
-        /// On their way from the inode to lane 0.
+        /// In flight from the inode to lane 0.
         Leaving = 3,
     }
 }

@@ -32,7 +32,7 @@ pub struct LeaseName {
     pub name: Name,
     /// The names are wanted, too.
     pub names: bool,
-    /// Whoever looks at one name after the other will ask for those behind it in the directory's order: so many
+    /// A program that looks at one name after the other will ask for those behind it in the directory's order: so many
     /// of them are wanted with it, where the names are.
     pub neighbours_max: u16,
 }

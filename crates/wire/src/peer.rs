@@ -215,7 +215,7 @@ impl TakePartition {
     }
 }
 
-/// An entry on its way to another slot. It keeps its cookie.
+/// An entry in flight to another slot. It keeps its cookie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MovedEntry {
     /// Its place in the directory.
@@ -431,7 +431,7 @@ pub struct InodeAnswer {
     pub smallest_size: Option<u64>,
     /// The file's layout: turns the size into the lane's length.
     pub layout: Layout,
-    /// Where its bytes are: a lane begins only when they are there, or on their way.
+    /// Where its bytes are: a lane begins only when they are there, or in flight.
     pub place: BytesPlace,
 }
 

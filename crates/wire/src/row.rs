@@ -65,9 +65,9 @@ pub struct Row {
     pub waits_for_holders: bool,
     /// It is asked of a file's lanes, or of its home while that has the bytes.
     pub or_of_home: bool,
-    /// Its answer tells of several slots of the server that is asked.
+    /// Its answer shows something of several slots of the server that is asked.
     pub of_many_slots: bool,
-    /// A lane asks it of the home: it is answered whoever the slot is delegated to.
+    /// A lane asks it of the home: it is answered whichever session the slot is delegated to.
     pub by_lane: bool,
 }
 

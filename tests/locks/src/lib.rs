@@ -1,7 +1,7 @@
 //! The client's tables with locks, under many orders of threads: their files as they stand in `crates/client`, compiled over the locks of
 //! [`shuttle`], which runs one thread at a time and decides at each lock and at each wait which one goes on.
 //!
-//! There a wait with a time limit has none, so that whoever is not woken hangs: shuttle says so, as it does of threads that wait for each
+//! There a wait with a time limit has none, so that a thread that is not woken hangs: shuttle says so, as it does of threads that wait for each
 //! other's locks. Atomic numbers are the standard library's: no thread gives way at them.
 //!
 //! Not here: what uses sockets, whole sessions or memory (`lines`, `behind`, `heart`, `listening`, `cache`, `cache_worker`, `near_lanes`, `copy`), and

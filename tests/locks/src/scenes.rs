@@ -1,4 +1,4 @@
-//! What several threads do at once. Each scene is one run; whoever calls it has shuttle choose the order.
+//! What several threads do at once. Each scene is one run; its caller has shuttle choose the order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ fn all(threads: Vec<thread::JoinHandle<()>>) {
 }
 
 /// Threads that must not say anything new send what is pending for a slot, while more is added: one at a time, in its order, each message once; and
-/// who comes while another tells waits for that one.
+/// a thread that comes while another sends waits for that one.
 pub fn senders_of_one_slot() {
     let outbox = Arc::new(Outbox::default());
     let delivered = Arc::new(Mutex::new(Vec::new()));
@@ -79,7 +79,7 @@ pub fn senders_of_one_slot() {
     assert_eq!(outbox.count(), 0);
 }
 
-/// A slot's window of numbers is full: those who wait for one get it when the oldest is answered, and nobody sleeps on.
+/// A slot's window of numbers is full: threads that wait for one get it when the oldest is answered, and nobody sleeps on.
 pub fn a_full_window() {
     let sequences = Arc::new(Sequences::default());
     let window = limits::PROGRAM_MUTATIONS_PER_SLOT_MAX as u64;
@@ -190,7 +190,7 @@ pub fn renewals_while_recalls_arrive() {
     );
 }
 
-/// Threads open and close one inode: it is open once at its home, whatever comes between a gate that leaves its table and who has just
+/// Threads open and close one inode: it is open once at its home, whatever comes between a gate that leaves its table and a thread that has just
 /// found it.
 pub fn opening_and_closing_one_inode() {
     let inodes = Arc::new(Inodes::default());

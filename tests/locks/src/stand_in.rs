@@ -42,7 +42,7 @@ impl Condvar {
         self.0.wait(guard).expect("no thread panics with a lock here")
     }
 
-    /// The same: no time passes here, so that who is not woken waits for ever.
+    /// The same: no time passes here, so that a thread that is not woken waits for ever.
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, _time: Duration) -> MutexGuard<'a, T> {
         self.wait(guard)
     }

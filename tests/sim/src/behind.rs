@@ -4,7 +4,7 @@
 //!
 //! What holds: somebody else is answered 2.5 s after it asked, whatever the mount does, and then the mount has none of that server's slots any more,
 //! so that nobody waits for it again; nothing that was promised before is done after that answer; a mount that is not stopped loses nothing, and
-//! keeps nobody waiting for longer than a message takes; each change that was promised is done once, in its order, or its mount hears that it is not;
+//! keeps nobody waiting for longer than a message takes; each change that was promised is done once, in its order, or its mount learns that it is not;
 //! and each file that was promised is the inode that was promised, although other creates are sent by themselves.
 //! A [`BehindBug`] planted in what a server or a mount must do for the tables must be found.
 
@@ -28,11 +28,11 @@ const TROUBLE_MILLIS: u64 = 30_000;
 const RUN_MILLIS: u64 = 45_000;
 /// SEMANTICS 142.3.
 const WAITS_MILLIS_MAX: u64 = 2_500;
-/// How often the server looks whom to tell again.
+/// How often the server looks which holders to notify again.
 const WAKE_MILLIS: u64 = 5;
 /// How often the mount's thread looks.
 const LOOK_MILLIS: u64 = 25;
-/// The longest way of a message, and how long the mount waits for an answer.
+/// The longest delay of a message, and how long the mount waits for an answer.
 const DELAY_MILLIS_MAX: u64 = 30;
 const PATIENCE_MILLIS: u64 = 2_000;
 /// How many creates of one slot are sent by themselves at once.
@@ -57,7 +57,7 @@ pub enum BehindBug {
     NotifiesOnce,
     /// A holder gives back a slot in which something is pending.
     GivesBackFirst,
-    /// A holder that hears of a recall does nothing about it.
+    /// A holder that receives a recall does nothing about it.
     KeepsSlots,
     /// What was not answered counts as answered.
     CountsSentAsDone,
@@ -170,7 +170,7 @@ enum Event {
         slot: Slot,
         call: u64,
     },
-    /// It hears what it is to give back.
+    /// It learns what it is to give back.
     Notified(Vec<DelegationRecall>),
     /// The server looks at its clock, and which sessions wait for which; again a moment later.
     Wakes {
@@ -575,7 +575,7 @@ impl Run {
         }
     }
 
-    /// Whoever was waited for until now is waited for no longer.
+    /// A holder that was waited for until now is waited for no longer.
     fn wakes(&mut self, again: bool) -> Result<(), String> {
         if again {
             self.agenda.after(WAKE_MILLIS, Event::Wakes { again });

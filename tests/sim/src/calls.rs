@@ -21,7 +21,7 @@ use server::{Does, Request, Server};
 
 const SERVERS: usize = 3;
 const CLIENTS: usize = 2;
-/// How long there is trouble, in virtual time, and how long a run lasts at most: the longest way of a message is behind it.
+/// How long there is trouble, in virtual time, and how long a run lasts at most: the longest delay of a message is behind it.
 const TROUBLE_MILLIS: u64 = 25_000;
 const RUN_MILLIS: u64 = 55_000;
 /// What a suspected server costs: its sign of life, and asking the two others for a newer map.

@@ -41,7 +41,7 @@ pub enum LossBug {
     None,
     /// A store that comes back empty is said to be what it was.
     SaysThatItKeptItsStore,
-    /// Whoever has a slot anew goes by the map that it had before.
+    /// A server that has a slot anew goes by the map that it had before.
     GoesByAnOldMap,
     /// A write of half a chunk is taken, whatever the chunk has lost.
     WritesHalfOfWhatIsLost,
@@ -167,7 +167,7 @@ impl Run {
         self.coordinator.map().expect("all have joined")
     }
 
-    /// Servers hear of a newer map, but for those that are not there.
+    /// Servers receive a newer map, but for those that are not there.
     fn everybody_hears(&mut self) {
         let map = self.map().clone();
         for server in self.servers.iter_mut().filter(|server| server.is_up) {

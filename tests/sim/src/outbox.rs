@@ -41,9 +41,9 @@ pub enum OutboxBug {
     CountsSentAsAcknowledged,
     /// A message that is not answered goes behind the others of its subject.
     RepeatsLater,
-    /// A subject that its home did not hear stays taken up.
+    /// A subject that its home did not receive stays taken up.
     KeepsSubjects,
-    /// A home that did not hear counts as one that did.
+    /// A home that received nothing counts as one that did.
     ForgetsFailures,
     /// The heart sleeps until its next beat, whatever is pending meanwhile.
     SleepsUntilTheBeat,
@@ -107,7 +107,7 @@ struct Attempt {
     answered: bool,
 }
 
-/// A message that a home has yet to hear.
+/// A message that a home has yet to receive.
 struct Waiting {
     number: u64,
     added_at: u64,

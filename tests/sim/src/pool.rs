@@ -6,8 +6,8 @@
 //!
 //! What holds: a client's names and bytes are in the end what it was told, whatever was lost or came twice; a server that begins again is
 //! what it was; a call ends within 5 s, and what was cancelled is done, or never will be; nobody believes what an answer that has left
-//! contradicts, whoever dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after it was last
-//! heard, and not before; bytes that went with a store are an error, and never zeros or what was before; when everybody has
+//! contradicts, whichever process dies or is stopped meanwhile, and no answer waits for holders for more than 750 ms; a session ends 10 s after its last sign
+//! of life, and not before; bytes that went with a store are an error, and never zeros or what was before; when everybody has
 //! left, nothing is pending, held or forgotten, and `ramlace check` finds nothing else.
 //! A [`Bug`] planted in what a server or a client must do for the code that decides must be found.
 
@@ -155,7 +155,7 @@ enum Event {
         server: usize,
         due: u64,
     },
-    /// A server looks whom it has waited for long enough.
+    /// A server looks for which sessions it has waited long enough.
     Wakes(usize),
     /// A client listens on a new connection.
     Connects {
@@ -289,7 +289,7 @@ impl World {
         Ok(())
     }
 
-    /// The network is good, everybody is there, and everything that is on its way arrives.
+    /// The network is good, everybody is there, and everything that is in flight arrives.
     pub(super) fn calm_down(&mut self) -> Result<(), String> {
         self.calm = true;
         for server in 0..self.servers.len() {
@@ -507,7 +507,7 @@ impl World {
         }
     }
 
-    /// Who does not wait any more for the answer to a change may know what was before, and is told of it as others are.
+    /// A session that does not wait any more for the answer to a change may know what was before, and is notified as others are.
     fn forgotten_knowers(&self, home: usize, effects: &[Effect]) -> Vec<SessionId> {
         let waiting = &self.servers[home].waiting;
         let gone = |effect: &Effect| match effect {
@@ -533,7 +533,7 @@ fn away() -> Error {
 }
 
 impl Event {
-    /// The client whose process does it, or hears of it.
+    /// The client whose process does it, or receives it.
     fn client(&self) -> Option<usize> {
         match self {
             Event::Acts { client }
@@ -556,7 +556,7 @@ impl Event {
         }
     }
 
-    /// The server whose process does it, or hears of it.
+    /// The server whose process does it, or receives it.
     fn server(&self, world: &World) -> Option<usize> {
         match self {
             Event::Delivers(server)

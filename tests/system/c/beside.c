@@ -58,7 +58,7 @@ void test_beside(void)
     for (int i = 0; i < 8; i++)
         CHECK(ramlace_wait(requests[i]) == 0);
     CHECK(ramlace_refresh(two, 0, 0) == 0 && second[7 * 50000] == 57);
-    /* What fails tells why to who waits; bytes that are none are refused at once. */
+    /* What fails reports why to the call that waits; bytes that are none are refused at once. */
     FAILS(ramlace_ipublish(two, -1, 0) == NULL, EINVAL, "offset");
     FAILS(ramlace_irefresh(two, 0, -1) == NULL, EINVAL, "length");
     FAILS(ramlace_irefresh(one, 0, 0) == NULL, EBADF, "ramlace_file");

@@ -239,7 +239,7 @@ void test_placing(void)
     CHECK(ramlace_rmdir(pool, at("dir")) == 0);
 }
 
-/* The mode of a file: from its directory, from who makes it, or set. */
+/* The mode of a file: from its directory, from the program that makes it, or set. */
 static void layout_modes(void)
 {
     struct ramlace_layout layout;

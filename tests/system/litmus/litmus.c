@@ -87,7 +87,7 @@ static void together(void)
     }
 }
 
-/* Runs differ in who is first. */
+/* Runs differ in which member is first. */
 static void dawdle(unsigned *seed)
 {
     unsigned steps = (unsigned)rand_r(seed) % 2000;
@@ -117,7 +117,7 @@ static int is_new(cell *place, uint64_t run)
     return atomic_load(place) >= run;
 }
 
-/* Message passing: data, then a flag; who sees the flag sees the data. */
+/* Message passing: data, then a flag; a member that sees the flag sees the data. */
 static void mp(struct member *me, uint64_t run, uint64_t *seen)
 {
     if (me->number == 0) {
@@ -143,7 +143,7 @@ static void lb(struct member *me, uint64_t run, uint64_t *seen)
     put(at(me, me->number, 0), run);
 }
 
-/* Two independent stores, and two who look at both: do they agree on which was first? */
+/* Two independent stores, and two members that look at both: do they agree on which was first? */
 static void iriw(struct member *me, uint64_t run, uint64_t *seen)
 {
     int mine = me->number % 2;
@@ -259,7 +259,7 @@ static void mapcut(struct member *me, uint64_t run, uint64_t *seen)
             fail("ftruncate");
     }
     together();
-    /* A kernel hears of a file's size when it is asked for it. */
+    /* A kernel learns of a file's size when it is asked for it. */
     struct stat now;
     if (fstat(me->file, &now) || now.st_size != PAGES * PAGE)
         fail("fstat");

@@ -5,7 +5,7 @@
  * Both directories are one, on two mounts. Each mount has a process, with COPIES threads for each kind of call. A call that takes longer
  * than the bound is named, and ends the program with 2; what is wrong ends it with 3.
  *
- * The file's first pages have a word in each page for each thread that writes, which it alone changes and always makes larger: whoever
+ * The file's first pages have a word in each page for each thread that writes, which it alone changes and always makes larger: a thread that
  * reads a word knows which values it can have. What is known of words is in memory that both processes share. Behind them each process has
  * pages of its own in which it makes holes, and at the end are pages that one process cuts off and the other watches.
  */
@@ -146,7 +146,7 @@ static void raise_to(cell *word, uint64_t value)
         ;
 }
 
-/* What must be seen of a word, at least, by whoever looks now; on relaxed mounts nothing. */
+/* What must be seen of a word, at least, by a thread that looks now; on relaxed mounts nothing. */
 static uint64_t least(int writer, int page)
 {
     return mode == RELAXED ? 0 : atomic_load(&shared->words[writer][page].seen);
@@ -569,7 +569,7 @@ int main(int count, char **words)
     pid_t child = fork();
     need(child >= 0, "fork");
     side = child == 0;
-    /* Who waits for the other side hears of its end. */
+    /* A side that waits for the other is notified of its end. */
     close(pipes[side][1]);
     close(pipes[!side][0]);
     open_all(words[5 + side]);

@@ -51,7 +51,7 @@ static void check_rows(int from, int to)
         check_value(row, value_of(row));
 }
 
-/* The first buffer is on its way, and stays there; others wait for it. */
+/* The first buffer is in flight, and stays so; others wait for it. */
 static int write_behind_a_held_one(void)
 {
     int rows = FIRST + (BUFFERS - 1) * BUFFER + BUFFER / 2;
@@ -61,7 +61,7 @@ static int write_behind_a_held_one(void)
     return rows;
 }
 
-/* The program goes on while its rows are on their way, and finds them. */
+/* The program goes on while its rows are in flight, and finds them. */
 static void test_goes_on(void)
 {
     int rows = write_behind_a_held_one();
@@ -100,7 +100,7 @@ static void test_limit(void)
     check_rows(0, FIRST + 3 * BUFFERS * BUFFER);
 }
 
-/* What is written again while it is on its way is what remains. */
+/* What is written again while it is in flight is what remains. */
 static void test_again(void)
 {
     enum { AGAIN = FIRST + BUFFER + 100 };

@@ -18,7 +18,7 @@ enum { BYTES = 100, TIMES = 20 };
 static int rank, ranks;
 static bool dies_with_lock, dies_with_pointer;
 
-/* The others hear that it has what it dies with. */
+/* The others are notified that it has what it dies with. */
 static void die(void)
 {
     for (int other = 0; other < ranks; other++)

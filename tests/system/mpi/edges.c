@@ -85,7 +85,7 @@ static void test_current(void)
 
 /* ---- Mistakes of one rank ---- */
 
-/* Who asks for what its view has not hears of it, and all others have what they asked for. */
+/* A rank that asks for what its view has not gets an error, and all others have what they asked for. */
 static void mistake_of_the_view(const char *choice)
 {
     unsigned char *bytes = filled(100), back[100] = {0};

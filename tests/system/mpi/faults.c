@@ -226,7 +226,7 @@ static void handler(MPI_File *of, int *code, ...)
     MPI_Error_class(*code, &heard_class);
 }
 
-/* An error that only the close finds is heard by the file's handler, once. */
+/* The file's handler is called with an error that only the close finds, once. */
 static void test_close(void)
 {
     MPI_Errhandler own;
@@ -407,7 +407,7 @@ static void test_together(void)
     }
 }
 
-/* MPI ends while the file is open: what can be written is, and standard error hears of the rest. */
+/* MPI ends while the file is open: what can be written is, and the rest is reported on standard error. */
 static void test_left_open(void)
 {
     write_every_other_row();

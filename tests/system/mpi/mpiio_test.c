@@ -383,7 +383,7 @@ static void handler(MPI_File *file, int *code, ...)
     MPI_Error_class(*code, &last_class);
 }
 
-/* Each mistake is the class that the standard names, and the file's own handler hears of it. */
+/* Each mistake is the class that the standard names, and the file's own handler is called with it. */
 static void test_errors(const char *path)
 {
     char bytes[16] = "", text[MPI_MAX_ERROR_STRING];
@@ -534,7 +534,7 @@ static void test_many(const char *path)
     }
 }
 
-/* The bytes 0, 1, 2, ... of a file, for whoever looks by another door. */
+/* The bytes 0, 1, 2, ... of a file, for a program that looks by another door. */
 static void test_count(const char *path)
 {
     unsigned char mine[256];

@@ -87,7 +87,7 @@ int PMPI_Comm_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request)
     return no_communicator ? MPI_ERR_NO_MEM : code;
 }
 
-/* ---- Who cannot ---- */
+/* ---- Ranks that cannot ---- */
 
 /* Ranks of two groups cannot have a file together. */
 static void test_two_groups(void)
@@ -102,7 +102,7 @@ static void test_two_groups(void)
     CALL(MPI_File_close(&file));
 }
 
-/* Where one rank has no descriptor for a file, all hear of it, and nobody has made one. */
+/* Where one rank has no descriptor for a file, all get an error, and nobody has made one. */
 static void test_no_descriptor(void)
 {
     char name[1024];
@@ -219,7 +219,7 @@ static MPI_File open_near(const char *name, const char *array, const char *block
     return file;
 }
 
-/* A rank that cannot say where it runs, or cannot hear of it, costs a wish and no file: nobody waits for it. */
+/* A rank that cannot say where it runs, or cannot learn it, costs a wish and no file: nobody waits for it. */
 static void test_no_gather(void)
 {
     char name[1024];

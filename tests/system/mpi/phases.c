@@ -168,7 +168,7 @@ static void one_round(const char *path, int turn)
     CALL(MPI_File_close(&file));
 }
 
-/* Who makes a mistake hears of it, and does not keep the others waiting. */
+/* A rank that makes a mistake gets an error, and does not keep the others waiting. */
 static void mistakes(const char *path)
 {
     MPI_File file = open_with(path, "enable");

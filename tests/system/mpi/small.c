@@ -210,7 +210,7 @@ static void test_meets(const char *path)
     CALL(MPI_File_close(&file));
 }
 
-/* Who reads a place again sees what others have written there meanwhile, and behind a sync all of it. */
+/* A rank that reads a place again sees what others have written there meanwhile, and behind a sync all of it. */
 static void test_fresh(const char *path)
 {
     MPI_File file = open_new(path);

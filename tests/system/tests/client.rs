@@ -424,7 +424,7 @@ fn a_truncation_elsewhere_is_seen_behind_a_hole() {
     file.truncate(300_000).unwrap();
     assert_eq!(read(&file, 299_000, 2000), [0; 1000]);
     there.truncate("/sparse", 10).unwrap();
-    // No lane was ever written, so none has heard of the truncation.
+    // No lane was ever written, so none was notified of the truncation.
     assert_eq!(read(&file, 0, 100), [0; 10]);
     there.truncate("/sparse", 0).unwrap();
     assert_eq!(read(&file, 0, 1), b"");

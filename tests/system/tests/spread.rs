@@ -154,7 +154,7 @@ fn a_directory_that_spreads_is_filled_listed_and_emptied_while_servers_are_kille
     assert_eq!(whole.partitions.len(), limits::DIRECTORY_PARTITIONS, "it has spread");
     assert_eq!(whole.attributes.size, expected.len() as u64);
     assert_eq!(whole.attributes.links, 2);
-    // A session that has never heard that it is spread.
+    // A session that has never learned that it is spread.
     let found = list(&patient(&pool), "/d").unwrap();
     assert!(found.values().all(|count| *count == 1));
     assert!(found.into_keys().collect::<BTreeSet<Name>>() == expected, "what is left is what was left");

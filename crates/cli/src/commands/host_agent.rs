@@ -29,7 +29,7 @@ pub fn run(output: &mut Output) -> Done {
     };
     match agent.run()? {
         AgentEnd::Done => Ok(()),
-        // Who gave the order shows why.
+        // The command that gave the order shows why.
         AgentEnd::Refused => Err(Failure::Told),
     }
 }

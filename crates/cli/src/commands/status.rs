@@ -165,7 +165,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     if rows.iter().all(|row| row.status.is_ok()) { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// What these servers have counted; one that does not answer any more is not in the sums. Who did not answer before is
+/// What these servers have counted; one that does not answer any more is not in the sums. A server that did not answer before is
 /// not asked again: that would cost a deadline more.
 fn metrics(pool: &Pool, servers: &[ServerId]) -> Vec<Metrics> {
     std::thread::scope(|scope| {

@@ -129,7 +129,7 @@ fn counts_once(pool: &Pool, interval: Duration, subject: Subject, output: &mut O
     if complete { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// What the servers have counted: who asks them, and what.
+/// What the servers have counted: which clients ask them, and what they ask.
 #[derive(Clone, Default)]
 struct Counts {
     clients: Clients,

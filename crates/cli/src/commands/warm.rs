@@ -94,7 +94,7 @@ impl Warming {
     }
 }
 
-/// Sizes are what those who made the files have said: together they may be more than a number holds.
+/// Sizes are what the programs that made the files have set: together they may be more than a number holds.
 fn sum(files: &[(PathBuf, u64)]) -> u64 {
     files.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
 }

@@ -104,7 +104,7 @@ fn a_silent_server_is_shown_and_makes_it_fail() {
         (&json["servers"][0]["state"], &json["servers"][1]["state"]),
         (&"up".into(), &"not answering".into())
     );
-    // Of messages, who answers is shown.
+    // Of messages, the servers that answer are shown.
     let done = home.run(["top", "--messages", "--json", "--interval", "100"]);
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(!done.json()["messages"].as_array().unwrap().is_empty());

@@ -14,7 +14,7 @@ use crate::session::heart::block_signals;
 pub(crate) enum Work {
     /// Begin a session.
     Begin,
-    /// Tell a server which recalls are done.
+    /// Report to a server which recalls are done.
     TellEnded(ServerId),
 }
 

@@ -112,7 +112,7 @@ impl File {
         }
     }
 
-    /// Tells the home that the reserved bytes are written, or will not be. `None`: the file was truncated
+    /// Reports to the home that the reserved bytes are written, or will not be. `None`: the file was truncated
     /// before the home learned of it, and the reservation is gone.
     fn finish_append(
         &self,
@@ -252,7 +252,7 @@ impl File {
         self.write_to_lanes(handle, memory, written, pages).map_err(|error| self.tell(error))
     }
 
-    /// Writes bytes into lanes, all of them unless the pool becomes full in the middle, and tells the home
+    /// Writes bytes into lanes, all of them unless the pool becomes full in the middle, and reports to the home
     /// where the file grew.
     pub(crate) fn write_to_lanes(
         &self,
@@ -298,7 +298,7 @@ impl File {
         }
     }
 
-    /// Tells the home the end of what was written, unless the file is known to reach it; marks the file as
+    /// Reports to the home the end of what was written, unless the file is known to reach it; marks the file as
     /// written.
     pub(crate) fn extend(&self, handle: &Handle, size: Size, written: ByteRange) -> Result<()> {
         let ByteRange { start: from, end } = written;
@@ -319,7 +319,7 @@ fn cut_off() -> Error {
 }
 
 /// The home has applied a write that began after `before` was read. It has set the file's time by its own
-/// clock, which is later than that of any write it had not been told of.
+/// clock, which is later than that of any write it did not know of.
 fn learn_size(handle: &Handle, reply: SizeInfo, before: i64) {
     handle.open.learn(Size { generation: reply.generation, size: reply.size });
     handle.open.clean_if(before);

@@ -43,7 +43,7 @@ impl Pool {
         self.settings().waits_are_over.store(true, Ordering::Relaxed);
     }
 
-    /// Data recalls of a server are done, or not to be waited for. A server that cannot be reached is told when
+    /// Data recalls of a server are done, or not to be waited for. A server that cannot be reached is notified when
     /// it can be.
     pub fn end_recalls(&self, server: ServerId, ended: EndRecalls) {
         if let Ok(session) = self.session() {
@@ -51,7 +51,7 @@ impl Pool {
         }
     }
 
-    /// Nothing is cached any more from before this incarnation of a server. It is told in the same way as of
+    /// Nothing is cached any more from before this incarnation of a server. It is notified in the same way as of
     /// recalls.
     pub fn has_dropped_all(&self, server: ServerId, life: u64) {
         if let Ok(session) = self.session() {
@@ -59,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// Data recalls of a server are done; [`Pool::tell_ended`] tells it. Does not wait.
+    /// Data recalls of a server are done; [`Pool::tell_ended`] notifies it. Does not wait.
     pub(crate) fn note_ended(&self, server: ServerId, done: &[u64]) {
         if let Ok(session) = self.session() {
             session.note_ended(server, EndRecalls::of_done(done));
@@ -73,7 +73,7 @@ impl Pool {
         }
     }
 
-    /// Tells a server which recalls are over. If it cannot be reached, it is told later.
+    /// Reports to a server which recalls are over. If it cannot be reached, it is notified later.
     pub(crate) fn tell_ended(&self, server: ServerId) {
         if let Ok(session) = self.session() {
             session.tell_ended(server, &session.givers.ended(server));
@@ -163,7 +163,7 @@ impl Client {
         Some(ended)
     }
 
-    /// Tells a server which recalls are over; when that fails, leaves it to the outbox.
+    /// Reports to a server which recalls are over; when that fails, leaves it to the outbox.
     fn tell_ended(self: &Arc<Client>, server: ServerId, ended: &Ended) {
         let soon = || Instant::now() + Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
         if self.send_all_ended(server, ended, soon).is_err() {
@@ -171,7 +171,7 @@ impl Client {
         }
     }
 
-    /// Tells a server which recalls are over, from the outbox.
+    /// Reports to a server which recalls are over, from the outbox.
     pub(crate) fn tell_recalls_ended(
         self: &Arc<Client>,
         server: ServerId,

@@ -153,7 +153,7 @@ impl File {
         }
     }
 
-    /// What a drop does. Returns the attributes of a file that was open for writing, if its home has told them with a
+    /// What a drop does. Returns the attributes of a file that was open for writing, if its home has sent them with a
     /// lease ([`crate::Raw::lease_attributes`]): where this was the process's last open file of the inode.
     pub fn let_go(self) -> Option<Attributes> {
         self.handles.get().and_then(Handle::let_go)

@@ -29,7 +29,7 @@ struct Giver {
     ended: Arc<Ended>,
 }
 
-/// Ended recalls that a server has not been told of yet. Lock order: `link`, which is held while a message is under
+/// Ended recalls that were not reported to a server yet. Lock order: `link`, which is held while a message is under
 /// way, then `waiting`.
 #[derive(Default)]
 pub(crate) struct Ended {
@@ -112,7 +112,7 @@ impl Ended {
         *waiting == EndRecalls::default()
     }
 
-    /// Adds what has ended since: what is done now is not told as blocked any more.
+    /// Adds what has ended since: what is done now is not reported as blocked any more.
     pub(crate) fn add(&self, newer: EndRecalls) {
         let EndRecalls { done, blocked, relaxed, life } = newer;
         let mut waiting = self.waiting.lock();
@@ -126,7 +126,7 @@ impl Ended {
         of_before.life = of_before.life.max(life);
     }
 
-    /// Takes as many as one message may tell.
+    /// Takes as many as one message may report.
     pub(crate) fn take(&self) -> EndRecalls {
         let mut waiting = self.waiting.lock();
         let mut room = limits::DATA_RECALLS_PER_MESSAGE_MAX;

@@ -1,6 +1,6 @@
 //! A write by which a file grows, as one request: if the lane's server is also that of the file's home, the
 //! home's change is sent along with the bytes ([`ExtendChunk`]). Otherwise, and for writes of several
-//! requests, the home is told once all bytes are written ([`crate::File::extend`]).
+//! requests, the home is notified once all bytes are written ([`crate::File::extend`]).
 
 use std::cell::{Cell, OnceCell};
 use std::io::IoSlice;

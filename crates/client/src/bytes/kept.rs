@@ -15,7 +15,7 @@ use crate::bytes::transfer::Direction;
 use crate::session::lines::{of_pages, of_strict_reads, of_write_backs};
 
 impl File {
-    /// As [`File::read_at`], for pages that a kernel will cache until [`crate::DataLeases`] are told to drop
+    /// As [`File::read_at`], for pages that a kernel will cache until [`crate::DataLeases`] are asked to drop
     /// them.
     pub fn read_keeping(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
         self.read_kept(Direction::Read, Keep::Share, buffer, offset)

@@ -1,4 +1,4 @@
-//! The version numbers of a file's lanes: a server raises a lane's number with each change. They tell which state
+//! The version numbers of a file's lanes: a server raises a lane's number with each change. They show which state
 //! of the lanes a copy has.
 
 use ramlace_base::Generation;

@@ -38,7 +38,7 @@ impl File {
         self.find_lane().map_err(|error| self.tell(error))
     }
 
-    /// Tells the pool that this machine's kernel will read and map the file without asking, and with `write`
+    /// Notifies the pool that this machine's kernel will read and map the file without asking, and with `write`
     /// store into it. This ends when the last open file of the inode in this process is closed; until then
     /// the file has no holes.
     ///

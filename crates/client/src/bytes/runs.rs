@@ -161,7 +161,7 @@ impl File {
         Ok(true)
     }
 
-    /// Extends the file to the end of what was written: this many bytes of the runs. The home is told of the
+    /// Extends the file to the end of what was written: this many bytes of the runs. The home is notified of the
     /// last stretch without a gap: what lies before it may be a hole.
     fn extend_over(&self, handle: &Handle, size: Size, tiles: &[Tile], bytes: u64) -> Result<()> {
         self.extend(handle, size, last_stretch(tiles, bytes))

@@ -137,7 +137,7 @@ impl File {
         self.note_memory(handle, handle.open.size(), range, false).map_err(|error| self.tell(error))
     }
 
-    /// Tells the home of a change of memory that the size does not show.
+    /// Notifies the home of a change of memory that the size does not show.
     fn note_memory(&self, handle: &Handle, size: Size, range: ByteRange, taken: bool) -> Result<()> {
         let (inode, generation) = (self.inode(), size.generation);
         let request = NoteMemory { inode, generation, start: range.start, end: range.end, taken };

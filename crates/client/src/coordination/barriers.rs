@@ -106,7 +106,7 @@ impl Client {
         left
     }
 
-    /// Tells a server that a member has left a barrier, from the outbox.
+    /// Notifies a server that a member has left a barrier, from the outbox.
     pub(crate) fn tell_left(
         self: &Arc<Client>,
         slot: Slot,

@@ -271,7 +271,7 @@ impl File {
         }
     }
 
-    /// Ends the wait at all places, except the one that has reported. A place that cannot be told reports one
+    /// Ends the wait at all places, except the one that has reported. A place that cannot be notified reports one
     /// more event, which is ignored.
     fn end_watches(
         &self,
@@ -291,13 +291,13 @@ impl File {
         }
     }
 
-    /// Tells the servers of these bytes that they were changed by stores into their memory.
+    /// Notifies the servers of these bytes that they were changed by stores into their memory.
     pub(crate) fn note_stores(&self, handle: &Handle, range: ByteRange) -> Result<()> {
         note_stores(handle, (self.inode(), self.layout()), range, handle.session.deadline())
     }
 }
 
-/// Tells the servers of some bytes of a file that they were changed by stores into their memory.
+/// Notifies the servers of some bytes of a file that they were changed by stores into their memory.
 pub(crate) fn note_stores(
     handle: &Handle,
     (inode, layout): (InodeId, &Layout),

@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Tells a home that a wait is cancelled, from the outbox. If the lock was granted meanwhile, it is
+    /// Notifies a home that a wait is cancelled, from the outbox. If the lock was granted meanwhile, it is
     /// unlocked.
     pub(crate) fn tell_cancelled(
         self: &Arc<Client>,
@@ -191,7 +191,7 @@ impl Client {
         self.unless_unacknowledged(outcome)
     }
 
-    /// Tells a home that the owner of locks has gone, from the outbox.
+    /// Notifies a home that the owner of locks has gone, from the outbox.
     pub(crate) fn tell_unlocked(
         self: &Arc<Client>,
         request: &SetLock,

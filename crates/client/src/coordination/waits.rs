@@ -139,7 +139,7 @@ impl Waits {
         Asked::Waits
     }
 
-    /// The same for a thread that asks on behalf of the waiting one, which is told of the end. Returns the
+    /// The same for a thread that asks on behalf of the waiting one, which is notified of the end. Returns the
     /// request if the home is to be asked once more.
     pub(crate) fn asked_for(&self, wait: u64, ended: Option<Result<LockedFile>>) -> Option<SetLock> {
         let mut state = self.lock();
@@ -179,7 +179,7 @@ impl Waits {
         Search::Now(entry.request)
     }
 
-    /// An event: the lock is granted. If the wait is not in the table, it was cancelled, and its home is told
+    /// An event: the lock is granted. If the wait is not in the table, it was cancelled, and its home is notified
     /// of that.
     pub(crate) fn granted(&self, wait: u64, file: LockedFile) {
         let mut state = self.lock();

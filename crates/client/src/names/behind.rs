@@ -301,7 +301,7 @@ impl Client {
     }
 
     /// A promise was answered. If the answer differs from the prediction, callers that cached something
-    /// because of it are told.
+    /// because of it are notified.
     pub(crate) fn check_prediction(&self, kept: &Kept<'_>) {
         let Kept { promise, outcome } = kept;
         let news = match outcome {

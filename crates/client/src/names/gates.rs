@@ -38,7 +38,7 @@ pub(crate) struct GateState {
 #[derive(Default)]
 pub(crate) struct Inodes {
     gates: Mutex<HashMap<InodeId, Arc<Gate>>>,
-    /// How often any home was told when its inode was written, whatever it answered.
+    /// How often it was reported to any home when its inode was written, whatever the home answered.
     times_reported: AtomicU64,
     /// `Close`s that were begun, and those that have ended.
     closes_begun: AtomicU64,
@@ -67,7 +67,7 @@ impl GateState {
         open
     }
 
-    /// The home may have it open for this session, or may open it yet: it is to be told to close it, unless a
+    /// The home may have it open for this session, or may open it yet: it is to be asked to close it, unless a
     /// file is open here.
     pub(crate) fn set_close_pending(&mut self, inode: InodeId) {
         if self.files == 0 {
@@ -145,7 +145,7 @@ impl Inodes {
         self.closes_over.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A home was told when its inode was written, whatever it answered.
+    /// It was reported to a home when its inode was written, whatever the home answered.
     pub(crate) fn note_times_reported(&self) {
         self.times_reported.fetch_add(1, Ordering::AcqRel);
     }

@@ -21,7 +21,7 @@ use crate::names::rights::Rights;
 use crate::session::pending::{Acknowledged, Message};
 use crate::session::retry::{is_unacknowledged, is_unanswered};
 
-/// How long the drop of a file may wait for its home; after that the heartbeat thread tells it.
+/// How long the drop of a file may wait for its home; after that the heartbeat thread notifies it.
 const DROP_MILLIS_MAX: u64 = 250;
 
 /// One open file's share of its inode, released when it is dropped.
@@ -34,13 +34,13 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Releases the share; the last one sends `Close`. What the home has not been told by the deadline, the
-    /// heartbeat thread tells it.
+    /// Releases the share; the last one sends `Close`. What was not reported to the home by the deadline, the
+    /// heartbeat thread reports.
     pub(crate) fn close(&self) -> Result<()> {
         self.close_by(self.session.deadline()).map(drop)
     }
 
-    /// What a drop does. Returns the attributes of a file that may have been written, if its home has told them with
+    /// What a drop does. Returns the attributes of a file that may have been written, if its home has sent them with
     /// a lease.
     pub(crate) fn let_go(&self) -> Option<Attributes> {
         // The end of the session closes every inode that was not written and that no kernel maps.
@@ -48,7 +48,7 @@ impl Handle {
         let matters = !(self.session.ends() && nothing_to_tell);
         let answers = matters && self.session.answers(self.open.inode.slot());
         let patience = if answers { DROP_MILLIS_MAX } else { 0 };
-        // Nobody is told of errors, and the thread that drops a file (a garbage collector, say) must not
+        // Errors are reported to nobody, and the thread that drops a file (a garbage collector, say) must not
         // wait for long.
         self.close_by(Instant::now() + Duration::from_millis(patience)).ok().flatten()
     }
@@ -141,14 +141,14 @@ impl Client {
         })
     }
 
-    /// The home is to be told of a close later, unless it is to be told now.
+    /// The home is to be notified of a close later, unless it is to be notified now.
     fn send_pending_close(&self, gate: &GateState, inode: InodeId) {
         if gate.close_pending {
             self.send_later(Message::Close(inode));
         }
     }
 
-    /// Tells the home that the inode's last file here was closed, or leaves that to the outbox.
+    /// Notifies the home that the inode's last file here was closed, or leaves that to the outbox.
     fn close_last(
         self: &Arc<Client>,
         gate: &mut GateState,
@@ -183,7 +183,7 @@ impl Client {
         closed
     }
 
-    /// An open was not answered: the home may have opened the inode, or may open it yet. It is told of the
+    /// An open was not answered: the home may have opened the inode, or may open it yet. It is notified of the
     /// close when it answers again.
     fn note_unanswered_open(&self, gate: &mut GateState, inode: InodeId, error: &Error) {
         if is_unanswered(error) {
@@ -192,7 +192,7 @@ impl Client {
         }
     }
 
-    /// Tells a home that an inode was closed, unless it was opened again. `opened`: that the session has it
+    /// Notifies a home that an inode was closed, unless it was opened again. `opened`: that the session has it
     /// open there because of an abandoned request, while no file may be open here.
     pub(crate) fn tell_closed(
         self: &Arc<Client>,
@@ -246,13 +246,13 @@ impl Client {
         (permit.write != Permit::default().write).then_some(permit)
     }
 
-    /// The inode was written without its home: the heartbeat thread tells it within a second.
+    /// The inode was written without its home: the heartbeat thread notifies it within a second.
     pub(crate) fn touch(&self, open: &OpenInode) {
         open.written.fetch_max(now().nanos, Ordering::AcqRel);
         self.keep_times_pending(open);
     }
 
-    /// Leaves it to the outbox to tell the home when the inode was written.
+    /// Leaves it to the outbox to report to the home when the inode was written.
     fn keep_times_pending(&self, open: &OpenInode) {
         if !open.times_in_outbox.swap(true, Ordering::AcqRel) {
             self.send_later(Message::Times(open.inode));
@@ -266,19 +266,19 @@ impl Client {
         }
     }
 
-    /// How often homes were told when this process wrote.
+    /// How often it was reported to homes when this process wrote.
     pub(crate) fn times_reported(&self) -> u64 {
         self.inodes.times_reported()
     }
 
     /// Whether a home may not know yet when this process last wrote to an inode. This includes the case that
-    /// it was told after `reported`: what it answered in between lacks that time.
+    /// it was notified after `reported`: what it answered in between lacks that time.
     pub(crate) fn has_unreported_times(&self, inode: InodeId, reported: u64) -> bool {
         let unreported = |open: Arc<OpenInode>| open.written() != 0 || open.telling.try_lock().is_none();
         self.inodes.find(inode).is_some_and(unreported) || self.times_reported() != reported
     }
 
-    /// Tells the home when this process last wrote to an inode, unless it knows.
+    /// Reports to the home when this process last wrote to an inode, unless it knows.
     pub(crate) fn push_times(self: &Arc<Client>, inode: InodeId) -> Result<()> {
         match self.inodes.find(inode) {
             Some(open) => self.push_times_of(&open, self.deadline()),
@@ -286,7 +286,7 @@ impl Client {
         }
     }
 
-    /// The same for the heartbeat thread, which does not wait for a thread that is telling the home, or opens
+    /// The same for the heartbeat thread, which does not wait for a thread that is notifying the home, or opens
     /// or closes the inode.
     pub(crate) fn tell_times(self: &Arc<Client>, inode: InodeId, deadline: Instant) -> Result<Acknowledged> {
         let open = match self.inodes.try_find(inode) {
@@ -309,12 +309,12 @@ impl Client {
     }
 
     fn push_times_of(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
-        // If another thread is telling the home, waits until it has.
+        // If another thread is notifying the home, waits until it has.
         let _telling = open.telling.lock();
         self.tell_written(open, deadline).inspect_err(|_| self.keep_times_pending(open))
     }
 
-    /// Tells a home when its inode was written, unless it knows. The caller holds `telling`.
+    /// Reports to a home when its inode was written, unless it knows. The caller holds `telling`.
     fn tell_written(self: &Arc<Client>, open: &OpenInode, deadline: Instant) -> Result<()> {
         let Some(written) = open.take_written() else { return Ok(()) };
         let request = SetAttributes {

@@ -19,8 +19,8 @@ pub(crate) struct Size {
 
 /// An inode that this process holds open.
 ///
-/// Lock order: `telling`, then `size` and all locks of the session: it alone is held while a home is asked. What tells
-/// in the background does not wait for it.
+/// Lock order: `telling`, then `size` and all locks of the session: it alone is held while a home is asked. What notifies
+/// homes in the background does not wait for it.
 pub(crate) struct OpenInode {
     pub(crate) inode: InodeId,
     size: Mutex<Size>,
@@ -30,9 +30,9 @@ pub(crate) struct OpenInode {
     since: AtomicU32,
     /// When it was last written without the home's knowledge, in nanoseconds; 0: never.
     pub(crate) written: AtomicI64,
-    /// The outbox has a message that tells the home.
+    /// The outbox has a message that notifies the home.
     pub(crate) times_in_outbox: AtomicBool,
-    /// Held while the home is told.
+    /// Held while the home is notified.
     pub(crate) telling: Mutex<()>,
     /// The permit that proves to its lanes for what a host's session has it open.
     pub(crate) permit: HeldPermit,
@@ -119,7 +119,7 @@ impl OpenInode {
         self.written.store(0, Ordering::Release);
     }
 
-    /// When it was written, unless the home knows; a caller that takes it tells the home.
+    /// When it was written, unless the home knows; a caller that takes it notifies the home.
     pub(crate) fn take_written(&self) -> Option<Timestamp> {
         match self.written.swap(0, Ordering::AcqRel) {
             0 => None,

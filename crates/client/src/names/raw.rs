@@ -251,14 +251,14 @@ impl Raw<'_> {
         })
     }
 
-    /// How often homes were told when this process wrote: see [`Raw::has_unreported_times`].
+    /// How often it was reported to homes when this process wrote: see [`Raw::has_unreported_times`].
     #[must_use]
     pub fn times_reported(self) -> u64 {
         self.pool.session().map_or(0, |session| session.times_reported())
     }
 
     /// Whether the home of an inode does not know yet when this process last wrote to it, or may have been
-    /// told since `reported`: then what it answered in between lacks that time.
+    /// notified since `reported`: then what it answered in between lacks that time.
     #[must_use]
     pub fn has_unreported_times(self, inode: InodeId, reported: u64) -> bool {
         self.pool.session().is_ok_and(|session| session.has_unreported_times(inode, reported))

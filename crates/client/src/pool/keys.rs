@@ -29,7 +29,7 @@ pub struct HostKeyReport {
 pub struct Revoked {
     /// The key.
     pub entry: HostKeyEntry,
-    /// Servers that have not acknowledged it yet; the pool tells them as soon as they answer.
+    /// Servers that have not acknowledged it yet; the pool notifies them as soon as they answer.
     pub untold: Vec<ServerId>,
 }
 
@@ -38,7 +38,7 @@ pub struct Revoked {
 pub struct SecretRotation {
     /// The step that it has reached.
     pub rotation: Rotation,
-    /// Servers that do not know of it yet, or could not write it into its file; the pool goes on telling
+    /// Servers that do not know of it yet, or could not write it into its file; the pool goes on notifying
     /// them.
     pub untold: Vec<ServerId>,
     /// The secret's file here, which has the current one; or why it does not.

@@ -248,7 +248,7 @@ impl Session {
     pub(crate) fn begin_asking(self: &Arc<Session>, slot: Slot, deadline: Instant) -> Result<Asking<'_>> {
         let (behind, version) = (&self.behind, self.behind.with(|all| all.begin_asking(slot)));
         let asking = Asking { behind, slot, version, is_over: false };
-        // The end of a delegation that is on its way would end the one that this create is told of.
+        // The end of a delegation that is in flight would end the one that the answer to this create brings.
         self.keep_promises_until(slot, deadline, |all| all.is_at_rest(slot))?;
         Ok(asking)
     }

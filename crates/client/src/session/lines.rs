@@ -90,7 +90,7 @@ pub(crate) struct Server {
     failing: AtomicBool,
     /// It left a call unanswered up to its deadline, and has not answered since.
     suspect: AtomicBool,
-    /// When it was last told, by a long poll, that the session lives; `None`: no thread listens to it.
+    /// When it was last notified, by a long poll, that the session lives; `None`: no thread listens to it.
     listened: Mutex<Option<Instant>>,
     /// Checks for signs of life, and heartbeats while no thread listens to it.
     pub(crate) control: Mutex<Control>,
@@ -158,7 +158,7 @@ impl Server {
         *self.listened.lock() = at;
     }
 
-    /// Whether it needs no heartbeat: a long poll told it recently that the session lives, and the next will.
+    /// Whether it needs no heartbeat: a long poll notified it recently that the session lives, and the next will.
     pub(crate) fn has_recent_poll(&self, now: Instant) -> bool {
         let again = Duration::from_millis(limits::LISTEN_MILLIS_MAX + SIGN_OF_LIFE_MILLIS_MAX);
         self.listened.lock().is_some_and(|at| now < at + again)

@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::session::lines::{Link, Server, Unanswered, roundtrip};
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 
-/// How long the end of a session may wait for all servers together; what is not told by then is done by its
+/// How long the end of a session may wait for all servers together; what is not sent by then is done by its
 /// expiry.
 const CLOSE_MILLIS_MAX: u64 = 500;
 
@@ -35,7 +35,7 @@ impl Session {
         self.ended.get_or_init(|| ended).clone()
     }
 
-    /// Sends a heartbeat to every server that knows the session, except where a long poll has told it.
+    /// Sends a heartbeat to every server that knows the session, except where a long poll has notified it.
     pub(crate) fn beat(&self, deadline: Instant) {
         let mut servers = self.all_servers();
         servers.retain(|server| server.opened.load(Ordering::Acquire) && !self.is_listened_to(server));
@@ -50,7 +50,7 @@ impl Session {
         }
     }
 
-    /// Whether a server is told by long polls that the session lives. Then the heartbeat connection is not
+    /// Whether a server is notified by long polls that the session lives. Then the heartbeat connection is not
     /// kept.
     fn is_listened_to(&self, server: &Server) -> bool {
         let listens = server.has_recent_poll(Instant::now());

@@ -1,4 +1,4 @@
-//! Changes that were not answered in time, and are cancelled. When their server answers again, the slot is told to
+//! Changes that were not answered in time, and are cancelled. When their server answers again, the slot is asked to
 //! cancel them (`CancelChange`) before any other change is made there. A change that the slot has not received by
 //! then is never done. If it was done, the session counts as not knowing its effects. Until then any
 //! answer of the slot may be outdated without a recall ([`crate::callbacks::Doubt`]). The reply to `CancelChange`
@@ -73,7 +73,7 @@ impl Session {
         Ok(self.sequences.try_take(slot, NumberFor::Program))
     }
 
-    /// Tells a slot to abandon one change.
+    /// Asks a slot to abandon one change.
     pub(crate) fn tell_cancelled_change(
         self: &Arc<Session>,
         kept: Kept,

@@ -73,7 +73,7 @@ struct Promises {
     bytes: usize,
     /// A thread is sending.
     sending: bool,
-    /// What it has been answered for, while it tells those concerned.
+    /// What it has been answered for, while it notifies those concerned.
     notifying: Option<Pending>,
     oldest: Option<Instant>,
     used: Option<Instant>,
@@ -361,7 +361,7 @@ impl AllPromises {
     }
 
     /// The first `count` promises were answered: removes and returns them. They count as pending until
-    /// [`AllPromises::end_sending`], when those concerned have been told.
+    /// [`AllPromises::end_sending`], when those concerned have been notified.
     pub fn answered(&mut self, slot: Slot, count: usize) -> Vec<Promise> {
         let Some(promises) = self.slots.get_mut(&slot) else { return Vec::new() };
         let done: Vec<Promise> = promises.waiting.drain(..count.min(promises.waiting.len())).collect();

@@ -28,10 +28,10 @@ const POOLS: u64 = 24;
 /// Where threads of this process have panicked, except for tests.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Impossible facts that a mount was told and would work with.
+/// Impossible facts that a mount received and would work with.
 static IMPOSSIBLE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Caches pages, as a mount does, and works with what it is told unasked.
+/// Caches pages, as a mount does, and works with what it is sent unasked.
 struct Kernel;
 
 impl DataLeases for Kernel {

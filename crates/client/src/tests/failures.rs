@@ -221,7 +221,7 @@ fn files_are_closed_without_waiting_and_their_homes_hear_of_it_later() {
     assert_eq!(pending.values().sum::<usize>(), client.pending().unwrap());
     assert!(pending[&ServerId(1)] >= theirs);
     pool.state().silent.clear();
-    // Opened again before its home was told that it was closed: it stays open.
+    // Opened again before its home was notified that it was closed: it stays open.
     let again = open(kept);
     await_nothing_pending(&client);
     let left: Vec<_> = pool.state().open.iter().map(|(_, inode)| *inode).collect();

@@ -17,7 +17,7 @@ fn ended(done: &[u64], blocked: &[u64]) -> EndRecalls {
     EndRecalls { blocked: blocked.to_vec(), ..EndRecalls::of_done(done) }
 }
 
-/// Remembers what it is told.
+/// Remembers what it receives.
 #[derive(Default)]
 struct Kernel {
     recalled: Mutex<Vec<(ServerId, DataRecall)>>,
@@ -176,7 +176,7 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
     let kernel = with_kernel(&client);
     let file = client.open("/file", &striped(2)).unwrap();
     write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
-    // A listener is told of each of them.
+    // A listener is notified of each of them.
     keep(&file, 0, 2 * UNIT as usize);
     eventually("both lives are known", || pool.done(Kind::Listen) >= 2);
     {
@@ -193,7 +193,7 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
         state.data.recalls.push((ServerId(1), recall(1)));
     }
     eventually("it is known that the server is gone", || *kernel.forgotten.lock() == [(ServerId(1), 1)]);
-    // There is no server to tell.
+    // There is no server to notify.
     client.has_dropped_all(ServerId(1), 1);
     assert_eq!(pool.state().data.ended, EndRecalls::default());
 }

@@ -98,7 +98,7 @@ fn many_killed_readers_all_die() {
             Command::new("cat").arg(mount.path(PARKED)).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
         };
         let mut readers: Vec<_> = (0..4).map(spawn).map(Result::unwrap).collect();
-        // Some are killed before their request, some while it is on its way, some when it is parked.
+        // Some are killed before their request, some while it is in flight, some when it is parked.
         readers.iter_mut().for_each(|reader| reader.kill().unwrap());
         readers.iter_mut().for_each(|reader| assert!(!reader.wait().unwrap().success()));
     }

@@ -1,4 +1,4 @@
-//! The last store into a file that could not be written back, and to whom that was reported.
+//! The last store into a file that could not be written back, and which descriptors have reported it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

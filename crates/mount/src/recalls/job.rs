@@ -26,7 +26,7 @@ pub(super) struct Job<T> {
     pub(super) whom: Option<For<T>>,
     /// It is not to be waited for.
     pub(super) is_relaxed: bool,
-    /// Its server was told that it is blocked.
+    /// Its server was notified that it is blocked.
     pub(super) is_told: bool,
     /// When to check whether it takes long.
     pub(super) look_at: u64,

@@ -59,11 +59,11 @@ pub(crate) struct FileWork {
     cuts: BTreeMap<u16, OpenCut>,
     /// Truncations that have not been answered.
     answers: Vec<TruncateAnswer>,
-    /// Inline bytes that are on their way to lane 0.
+    /// Inline bytes that are in flight to lane 0.
     pub leaving: Option<Leaving>,
 }
 
-/// Inline bytes on their way to lane 0.
+/// Inline bytes in flight to lane 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Leaving {
     pub delivery: DeliveryId,
@@ -86,7 +86,7 @@ struct Truncated {
     size: u64,
 }
 
-/// A `CutLane` on its way.
+/// A `CutLane` in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct OpenCut {
     delivery: DeliveryId,
@@ -278,7 +278,7 @@ impl File {
         history.iter().find(|truncated| truncated.generation > since).map(|truncated| truncated.size)
     }
 
-    /// A `CutLane` with the file's generation is on its way; returns an older one that it replaces.
+    /// A `CutLane` with the file's generation is in flight; returns an older one that it replaces.
     pub(crate) fn cut_sent(&mut self, lane: u16, delivery: DeliveryId) -> Option<DeliveryId> {
         let before = Generation(self.generation.0 - 1);
         let cuts = &mut self.work().cuts;
@@ -287,7 +287,7 @@ impl File {
         older.map(|cut| cut.delivery)
     }
 
-    /// Whether a `CutLane` is on its way.
+    /// Whether a `CutLane` is in flight.
     pub(crate) fn is_being_cut(&self, lane: u16) -> bool {
         self.work.as_ref().is_some_and(|work| work.cuts.contains_key(&lane))
     }
@@ -338,7 +338,7 @@ impl File {
         self.work.iter().flat_map(|work| work.reservations.iter().map(|reservation| reservation.session))
     }
 
-    /// The `CutLane`s and the `FillLane` on their way.
+    /// The `CutLane`s and the `FillLane` in flight.
     pub(crate) fn open_cuts(&self) -> impl Iterator<Item = DeliveryId> + '_ {
         let leaving = |work: &FileWork| work.leaving.map(|leaving| leaving.delivery);
         self.work.iter().flat_map(move |work| work.cuts.values().map(|cut| cut.delivery).chain(leaving(work)))
@@ -352,7 +352,7 @@ impl File {
             generation: self.generation,
             layout: self.layout,
             untrimmed: self.untrimmed,
-            // A lane that has refused the inline bytes may have taken a late copy of them. It is told of the
+            // A lane that has refused the inline bytes may have taken a late copy of them. It is notified of the
             // generation only with the next promotion, so it may differ from the file until then.
             cutting: self.open_cuts().next().is_some() || self.refused,
             lanes_begun: self.lanes_begun,

@@ -132,7 +132,7 @@ impl DataDesk {
         self.leases.borrow().is_strict(place)
     }
 
-    /// Whether the claim may be granted in this step. Clients that have to drop pages for it are told.
+    /// Whether the claim may be granted in this step. Clients that have to drop pages for it are notified.
     pub fn claim(&self, asked: &Asked, ticket: &mut Ticket) -> Result<bool> {
         let mut leases = self.leases.borrow_mut();
         let (notices, before) = (leases.notices(), *ticket);

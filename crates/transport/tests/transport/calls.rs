@@ -286,7 +286,7 @@ fn a_descriptor_travels_with_its_reply() {
     assert!(connection.is_local());
     server.memory().write(0, b"shared");
     let request = GrantLane { target: target(), writable: true };
-    // Two grants among other requests, all of them on their way at once.
+    // Two grants among other requests, all of them in flight at once.
     for call in 0..4 {
         connection.send(header(Kind::Heartbeat, call * 2), &Heartbeat {}, &[], soon()).unwrap();
         connection.send(header(Kind::GrantLane, call * 2 + 1), &request, &[], soon()).unwrap();

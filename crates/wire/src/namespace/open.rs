@@ -162,7 +162,7 @@ impl Request for Open {
     }
 }
 
-/// Passthrough of a file to a kernel: tells the home that the session's kernel will read and map the file
+/// Passthrough of a file to a kernel: notifies the home that the session's kernel will read and map the file
 /// without asking, until the session closes the inode. The session has it open; its bytes are in one lane. A
 /// repeated request is the same passthrough, for writing as well where either said so.
 ///
@@ -207,7 +207,7 @@ pub struct Close {
     pub inode: InodeId,
     /// When the session last wrote to it, if it did.
     pub modified: Option<Timestamp>,
-    /// Its attributes are wanted, with a lease: whoever has written a file looks at it next.
+    /// Its attributes are wanted, with a lease: a program that has written a file looks at it next.
     pub leases: bool,
 }
 

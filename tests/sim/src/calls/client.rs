@@ -308,7 +308,7 @@ impl Run {
         self.agenda.after(wait, Event::Judged { client, attempt, failure, map });
     }
 
-    /// The map by whoever answers first, and how long that takes.
+    /// The map by the server that answers first, and how long that takes.
     fn newest_map(&self, client: usize, silent: Option<usize>, left: u64) -> (u64, Option<Map>) {
         let of_client = &self.clients[client];
         let mut waited = 0;

@@ -31,7 +31,7 @@ pub(super) struct Server {
     waiting: Vec<Request>,
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone)]
 pub(super) struct Request {
     pub(super) client: usize,

@@ -21,7 +21,7 @@ pub enum Bug {
     ForgetsLostAnswers,
     /// A change counts as cancelled when its slot was told so once.
     ForgetsUnacknowledgedCancels,
-    /// A subject of the outbox that its home did not hear stays taken up.
+    /// A subject of the outbox that its home did not receive stays taken up.
     KeepsSubjects,
     /// Nobody says that silent homes have shown signs of life.
     NeverNotesLife,
@@ -83,7 +83,7 @@ pub enum Bug {
     CountsFromTheAnswer,
     /// A holder acknowledges, and drops a moment later.
     AcknowledgesFirst,
-    /// A holder takes a renewal for good whatever it has yet to hear.
+    /// A holder takes a renewal for good whatever it has yet to receive.
     RenewsWhatIsRecalled,
     /// A holder takes the renewal of one life for the leases of another.
     RenewsOverLives,

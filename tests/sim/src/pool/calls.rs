@@ -293,7 +293,7 @@ impl World {
         }
     }
 
-    /// A server's process has ended: whoever asks it learns that.
+    /// A server's process has ended: a client that asks it learns that.
     pub(super) fn cuts_calls(&mut self, client: usize, server: usize) {
         for call in &self.clients[client].caller.calls {
             if self.home(call.slot) == server
@@ -341,7 +341,7 @@ impl World {
         let attempt = call.attempt;
         let remedy = failure.failed.remedy(now, self.agenda.instant_of(call.deadline));
         caller.servers[server].note(remedy, bug == Bug::KeepsDeadConnections);
-        // All have the same map: whoever answers tells it.
+        // All have the same map: any server that answers sends it.
         let others = (0..servers)
             .filter(|other| *other != server || remedy.asks_for_map == Some(MapAsked::AllServers));
         let answers = others.into_iter().any(|other| matches!(self.stands(other), Stands::Answers));

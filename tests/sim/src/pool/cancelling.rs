@@ -129,7 +129,7 @@ impl World {
         Ok(())
     }
 
-    /// What became of everything that was cancelled, once nothing is on its way.
+    /// What became of everything that was cancelled, once nothing is in flight.
     pub(super) fn resolve_doubts(&mut self) -> Result<(), String> {
         for client in 0..self.clients.len() {
             while let Some(at) = self.clients[client].doubts.len().checked_sub(1) {

@@ -268,7 +268,7 @@ impl Client {
                 // Mostly where it has written before.
                 let offset = dice.roll(3.min(of_file.bytes.len() as u64 + 1)) as usize;
                 // The first byte of a file that went to its lanes empty begins one.
-                // Its home does not hear of that: where stores are lost it would count as empty.
+                // Its home is not notified of that: where stores are lost it would count as empty.
                 let least = usize::from(!self.is_lent(of_file.base));
                 (offset < of_file.bytes.len().max(least)).then_some(())?;
                 Doing::Write { file, offset, byte: 1 + dice.roll(255) as u8 }

@@ -1,4 +1,4 @@
-//! The gate of each server: answers wait there for whoever believes what they contradict, by the product's table of leases.
+//! The gate of each server: answers wait there for sessions that believe what they contradict, by the product's table of leases.
 
 use ramlace_base::{InodeId, SessionId, Slot, limits};
 use ramlace_mount::believed::Asked;
@@ -214,7 +214,7 @@ impl World {
         recalls.iter().map(|recall| (recall.number, recall.inode)).collect()
     }
 
-    /// Whoever listens is told what there is.
+    /// Each client that listens is sent what there is.
     fn tell_all(&mut self, home: usize) {
         let listening = self.servers[home].listening.iter();
         let sessions: Vec<_> = listening.map(|(client, listening)| (*client, listening.session)).collect();

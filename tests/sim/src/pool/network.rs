@@ -1,4 +1,4 @@
-//! The network: messages that are late, are lost or come twice, and who is there to hear them.
+//! The network: messages that are late, are lost or come twice, and which processes are there to receive them.
 
 use ramlace_base::{InodeId, Result as Outcome, SessionId, Slot};
 use ramlace_mount::believed::Asked;
@@ -12,12 +12,12 @@ use super::calls::Numbered;
 use super::mount::News;
 use super::{Event, World};
 
-/// The longest way of a message.
+/// The longest delay of a message.
 const DELAY_MILLIS_MAX: u64 = 80;
-/// The longest way of a request that is late.
+/// The longest delay of a request that is late.
 const LATE_MILLIS_MAX: u64 = 6_000;
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone)]
 pub enum Message {
     /// A client asks for a change of names.
@@ -40,13 +40,13 @@ pub enum Message {
     Ended { client: usize, session: SessionId },
     /// It does, or not.
     Renewed { client: usize, session: SessionId, server: usize, told: LeasesRenewed, left: u64 },
-    /// A client asks for news, and has done recalls up to a number. It goes by a connection to one life; by which it has heard from another.
+    /// A client asks for news, and has done recalls up to a number. It goes by a connection to one life; by which it has received something from another.
     Listen { client: usize, server: usize, connection: u64, to_life: u64, acknowledged: u64, life: u64 },
     /// What there is.
     News { client: usize, server: usize, connection: u64, life: u64, recalls: Vec<(u64, InodeId)> },
 }
 
-/// What somebody meets who asks a server something.
+/// What a process meets that asks a server something.
 pub(super) enum Stands {
     Answers,
     /// Nobody listens.
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Until when the process is stopped that does it, or hears of it.
+    /// Until when the process is stopped that does it, or receives it.
     pub(super) fn stopped_until(&self, event: &Event) -> u64 {
         let (client, server) = (event.client(), event.server(self));
         let client = client.map_or(0, |client| self.clients[client].mount.stopped_until);

@@ -30,7 +30,7 @@ pub struct Server {
     pub life: u64,
     /// Bytes of lanes.
     pub store: BTreeMap<LaneId, Vec<u8>>,
-    /// Those that are open, and when each was heard here; its own clock counts from when its process was there again.
+    /// Those that are open, and when each last sent something here; its own clock counts from when its process was there again.
     pub sessions: Sessions,
     pub heard: BTreeMap<SessionId, u64>,
     pub there_since: u64,
@@ -38,7 +38,7 @@ pub struct Server {
     pub looks_at: u64,
     /// Sessions that have ended here.
     pub ended: BTreeSet<SessionId>,
-    /// Whoever tries to connect while no process runs is refused; else it waits, as by a supervisor that has the sockets.
+    /// A client that tries to connect while no process runs is refused; else it waits, as by a supervisor that has the sockets.
     pub refuses: bool,
     /// Its process is stopped until then: what comes waits.
     pub stopped_until: u64,
@@ -52,7 +52,7 @@ pub struct Server {
     pub(super) leases: Leases,
     pub(super) gate: Vec<Held>,
     pub(super) listening: BTreeMap<usize, Listening>,
-    /// When it looks next whom it has waited for long enough.
+    /// When it looks next for which sessions it has waited long enough.
     pub(super) wakes_at: Option<u64>,
     /// A life has given leases: the next one knows that, and not on what.
     pub(super) had_given: bool,

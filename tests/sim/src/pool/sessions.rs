@@ -1,4 +1,4 @@
-//! Sessions: servers end those of which they hear nothing for too long, by the product's table, and a client that learns that begins anew with nothing open.
+//! Sessions: servers end those from which they receive nothing for too long, by the product's table, and a client that learns that begins anew with nothing open.
 
 use ramlace_base::{SessionId, Slot, limits};
 use ramlace_server::pure::SessionRecord;

@@ -117,7 +117,7 @@ def make_warm(path: Path) -> str:
 
 
 def resident_bytes(path: Path) -> int | None:
-    """Return the bytes of a file's pages, counted whole, in the page cache, or None where mincore does not tell."""
+    """Return the bytes of a file's pages, counted whole, in the page cache; None where mincore does not report it."""
     size = path.stat().st_size
     if size == 0:
         return 0

@@ -362,7 +362,7 @@ impl Drop for Dir {
                 break;
             }
         }
-        // A directory that cannot be removed is seen by whoever looks; the test has failed then already.
+        // A directory that cannot be removed is seen by a user who looks; the test has failed then already.
         let _ = std::fs::remove_dir(&self.0);
     }
 }

@@ -291,7 +291,7 @@ impl Pool {
                     // Of lanes that have not begun, those below one that has are dropped as well.
                     let above = (lane.lane..width).map(|lane| LaneId { inode: *file, lane });
                     let may_be = begun || above.into_iter().any(|lane| self.begun.contains(&lane));
-                    // Inline bytes may have been on their way to lane 0.
+                    // Inline bytes may have been in flight to lane 0.
                     assert!(may_be || lane.lane == 0 || !self.dropped.contains(&lane), "{lane} never began");
                 }),
             }
