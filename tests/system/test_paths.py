@@ -218,6 +218,19 @@ def test_a_walk_of_a_hosts_user_asks_for_its_rights_at_each_step(new_pool: NewPo
     assert pool.run("ls", "/open/closed/deep").stdout == b"file\n"
 
 
+def test_a_size_that_an_open_has_brought_is_not_asked_for(new_pool: NewPool) -> None:
+    """An open, the bytes, a close. (A read beyond that size asks: the file may be longer by now.)"""
+    pool, size = new_pool(1), 100_000
+    with pool.connect() as client:
+        client.open("/file", "wb").write(pattern(1, size))
+
+        def read() -> None:
+            with client.open("/file", "rb", buffering=0) as file:
+                assert file.readinto(bytearray(size)) == size
+
+        assert cost(pool, read) == 3
+
+
 def test_all_bytes_of_a_file_whatever_its_size(shared_pool: Pool, place: str) -> None:
     """Inline, behind an end that a truncation has moved, in lanes; not of what has no bytes."""
     with shared_pool.connect() as client:
