@@ -321,6 +321,31 @@ def test_a_truncation_that_has_returned_is_seen_however_late_a_kernel_drops_what
             os.truncate(here, kept)
 
 
+# SEMANTICS 114.5
+@pytest.mark.parametrize("millis", [0, 200])
+@pytest.mark.parametrize("mode", [COHERENT, STRICT])
+def test_what_was_stored_and_cut_off_is_nowhere_when_the_file_is_longer_again(
+    pairs: dict[str, Pair], place: str, mode: str, millis: int
+) -> None:
+    """One mount's programs have stored behind the cut and published nothing; the other mount cuts, and cuts again."""
+    pair = pairs[mode]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    whole, kept = 8 * PAGE, 3 * PAGE + 1_000
+    for _ in range(3):
+        here.write_bytes(b"a" * whole)
+        with there.open("r+b", buffering=0) as file, mmap.mmap(file.fileno(), 0) as view:
+            for at in (kept + 1_000, 5 * PAGE + 10, 7 * PAGE + 10):
+                view[at] = ord("b")
+            pair.delays[1].set({DROP: (millis, 0)})
+            os.truncate(here, kept)
+            os.truncate(here, whole)
+            read, shown = os.pread(file.fileno(), whole, 0), view[:whole]
+            pair.set_free()
+            for content in (read, shown, here.read_bytes()):
+                assert content == b"a" * kept + bytes(whole - kept)
+        here.unlink()
+
+
 # SEMANTICS 114.6
 @pytest.mark.parametrize("sizes", [(0, 0), (100, 5 * PAGE), (900, 0)])
 @pytest.mark.parametrize("mode", MODES)
