@@ -34,6 +34,8 @@ use crate::watches::Place;
 
 #[path = "bases.rs"]
 mod bases;
+#[path = "claims.rs"]
+mod claims;
 #[path = "fought.rs"]
 mod fought;
 #[path = "held.rs"]

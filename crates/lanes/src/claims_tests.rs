@@ -3,10 +3,11 @@
 use ramlace_base::InodeId;
 use ramlace_wire::leases::EndRecalls;
 
+use super::super::owners::GRANTS_REMEMBERED;
 use super::super::{Change, News, Outdated, ReadNow, Stored};
 use super::*;
 
-#[path = "owners_model.rs"]
+#[path = "claims_model.rs"]
 mod model;
 
 use model::World;

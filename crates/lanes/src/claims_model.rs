@@ -1,6 +1,8 @@
 //! Kernels of strict and coherent mounts that load, store and drop at random, with a server that dies: a page
 //! that may be stored into is in one of them, and every kernel gets its turn.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use ramlace_wire::leases::EndRecalls;
