@@ -75,6 +75,9 @@ impl DataLeases {
         }
         if is_free {
             self.grant(asked, pages, ticket, now);
+            if wish.is_for_pages() {
+                self.recall_ahead(place, session, pages, now);
+            }
         } else if is_several {
             self.end_claim(place, std::mem::take(ticket));
             return Err(Error::new(ErrorKind::Busy, "another kernel has some of these pages"));
@@ -149,14 +152,34 @@ impl DataLeases {
     /// Pages that are likely to be wanted next: as many as were recalled one after the other before these.
     fn streak(&mut self, place: Place, holder: SessionId, part: ByteRange) -> ByteRange {
         let owned = self.owners.strict.get_mut(&place).and_then(|of| of.get_mut(&holder));
-        let Some(Owned { pages, streak }) = owned else { return ByteRange::default() };
+        let Some(owned) = owned else { return ByteRange::default() };
+        let Owned { pages, streak } = &*owned;
         let follows = streak.end == part.start && !streak.is_empty();
         let start = if follows { streak.start } else { part.start };
-        let more = if follows { streak.length().min(limits::STRICT_RECALL_AHEAD_BYTES_MAX) } else { 0 };
+        let more = if follows { ahead_of(owned) } else { 0 };
         let next = ByteRange { start: part.end, end: part.end.saturating_add(more) };
         let ahead = pages.within(next).next().filter(|run| run.start == part.end).unwrap_or_default();
-        *streak = ByteRange { start, end: part.end.max(ahead.end) };
+        owned.streak = ByteRange { start, end: part.end.max(ahead.end) };
         ahead
+    }
+
+    /// A session goes through what another one has: before it comes to the end of what was recalled for it, the next
+    /// pages are recalled, so that they are dropped beside its reads.
+    fn recall_ahead(&mut self, place: Place, session: SessionId, pages: ByteRange, now: u64) {
+        let is_near = |owned: &Owned| {
+            let left = owned.streak.end.saturating_sub(pages.end);
+            owned.streak.start < pages.start && pages.start < owned.streak.end && 2 * left <= ahead_of(owned)
+        };
+        let of = self.owners.strict.get(&place).into_iter().flatten();
+        let near: Vec<(SessionId, ByteRange)> = of
+            .filter(|(holder, owned)| **holder != session && is_near(owned))
+            .map(|(holder, owned)| (*holder, ByteRange { start: owned.streak.end, end: owned.streak.end }))
+            .collect();
+        for (holder, end) in near {
+            let awaited = self.owners.awaited(place, holder);
+            let ahead = self.streak(place, holder, end);
+            awaited.gaps(ahead).into_iter().for_each(|part| self.recall_owned_part(place, holder, part, now));
+        }
     }
 
     /// Recalls pages as one range. The holder owns nothing of what lies between them, so it loses only time
@@ -445,6 +468,11 @@ impl DataLeases {
                     || self.pending_at(place, page).any(|(_, pending)| dropping(pending, page))
             })
     }
+}
+
+/// As many bytes as were recalled one after the other are recalled ahead.
+fn ahead_of(owned: &Owned) -> u64 {
+    owned.streak.length().min(limits::STRICT_RECALL_AHEAD_BYTES_MAX)
 }
 
 #[cfg(test)]

@@ -440,7 +440,7 @@ fn pages_that_are_wanted_one_after_the_other_are_recalled_ahead() {
         leases.acknowledge(session(0), &EndRecalls::of_done(&numbers));
         assert!(leases.claim(&own(1, page, 2), &mut ticket, 0).unwrap());
     }
-    assert_eq!(waited, 7);
+    assert_eq!(waited, 5);
 }
 
 // SEMANTICS 131.1
