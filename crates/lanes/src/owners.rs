@@ -13,7 +13,7 @@
 //!
 //! Adjacent pages are recalled as one range, and a kernel drops it in order: it stops at a page that it reads.
 //! Another session may wait for a page after that one, while the reader waits for that session. So what is left
-//! of such a recall is recalled again without the page that is read ([`DataLeases::resend`]), and what is
+//! of such a recall is recalled again without the page that is read (`resend` in `claims.rs`), and what is
 //! dropped by a later recall is dropped by the earlier ones, too.
 
 use std::collections::{BTreeMap, VecDeque};
