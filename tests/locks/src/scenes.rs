@@ -283,6 +283,46 @@ pub fn a_wait_that_is_granted_and_cancelled() {
     assert!(waits.slots().is_empty());
 }
 
+/// One thread creates a file by its name, others open it by that name, and all close it: whoever has it open has it open at its home, although an
+/// open is answered there before it is known here which inode it has opened.
+pub fn opening_by_name_what_another_closes() {
+    let (inodes, inode) = (Arc::new(Inodes::default()), InodeId::new(SLOT, 7));
+    let (is_there, at_home) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let threads = (0..3).map(|_| {
+        let (inodes, is_there, at_home) = (inodes.clone(), is_there.clone(), at_home.clone());
+        thread::spawn(move || {
+            let by_name = inodes.open_by_name();
+            let created = !is_there.swap(true, Ordering::SeqCst);
+            at_home.store(true, Ordering::SeqCst);
+            thread::yield_now();
+            let entered = inodes.with_gate(inode, |state| {
+                if by_name.may_be_closed(inode, created) {
+                    at_home.store(true, Ordering::SeqCst);
+                }
+                state.files += 1;
+                Ok(())
+            });
+            entered.expect("there is room");
+            drop(by_name);
+            thread::yield_now();
+            let closed = inodes.with_gate(inode, |state| {
+                assert!(at_home.load(Ordering::SeqCst), "its home does not have it open");
+                state.files -= 1;
+                if state.files == 0 {
+                    inodes.note_close(inode);
+                    inodes.close_begins();
+                    thread::yield_now();
+                    at_home.store(false, Ordering::SeqCst);
+                    inodes.close_is_over();
+                }
+                Ok(())
+            });
+            closed.expect("it is open");
+        })
+    });
+    all(threads.collect());
+}
+
 /// Threads that drop pages report to one server that they are done, and a message fails once: each number arrives, or is left to the outbox by a
 /// thread that knows of the failure.
 pub fn ended_recalls_of_one_server() {

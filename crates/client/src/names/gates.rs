@@ -4,7 +4,7 @@
 //! closing the same inode must not overtake each other: each inode has a gate, a lock that is held while its
 //! `Open` or `Close` is under way.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,7 +33,7 @@ pub(crate) struct GateState {
 }
 
 /// All open inodes of one session. Lock order: a gate's `state`, which is held while its home is asked, and
-/// then the table of gates, for a short time. A thread that looks for a gate releases the table before it
+/// then the table of gates or `crossing`, for a short time. A thread that looks for a gate releases the table before it
 /// waits for the gate.
 #[derive(Default)]
 pub(crate) struct Inodes {
@@ -43,11 +43,81 @@ pub(crate) struct Inodes {
     /// `Close`s that were begun, and those that have ended.
     closes_begun: AtomicU64,
     closes_over: AtomicU64,
+    crossing: Mutex<Crossing>,
 }
 
-/// A point in time at which no `Close` was under way.
-#[derive(Clone, Copy)]
-pub(crate) struct Quiet(Option<u64>);
+/// An open by name, whose inode is known by its answer: another thread may close the session's reference between that
+/// and [`GateState::enter`].
+pub(crate) struct OpenByName<'a> {
+    inodes: &'a Inodes,
+    /// See [`Crossing::last`].
+    began: u64,
+    /// The `Close`s begun by then, if all were over.
+    closes: Option<u64>,
+}
+
+/// Which inodes were closed while opens by name are under way.
+#[derive(Default)]
+struct Crossing {
+    /// Counts the opens by name.
+    last: u64,
+    /// Those under way.
+    opens: BTreeSet<u64>,
+    /// Which inode was closed after how many opens had begun; ascending.
+    closed: VecDeque<(u64, InodeId)>,
+    /// There were too many: what was closed after so many opens, or fewer, is not known any more.
+    forgotten: u64,
+}
+
+impl Crossing {
+    fn begin(&mut self) -> u64 {
+        self.last += 1;
+        self.opens.insert(self.last);
+        self.last
+    }
+
+    fn end(&mut self, began: u64) {
+        self.opens.remove(&began);
+        let oldest = self.opens.first().copied().unwrap_or(u64::MAX);
+        while self.closed.front().is_some_and(|(after, _)| *after < oldest) {
+            self.closed.pop_front();
+        }
+    }
+
+    fn close(&mut self, inode: InodeId) {
+        if self.opens.is_empty() {
+            return;
+        }
+        self.closed.push_back((self.last, inode));
+        if self.closed.len() > limits::OPEN_INODES_PER_SESSION_MAX
+            && let Some((after, _)) = self.closed.pop_front()
+        {
+            self.forgotten = after;
+        }
+    }
+
+    fn is_closed_since(&self, began: u64, inode: InodeId) -> bool {
+        let since = self.closed.iter().rev().take_while(|(after, _)| *after >= began);
+        self.forgotten >= began || since.into_iter().any(|(_, closed)| *closed == inode)
+    }
+}
+
+impl OpenByName<'_> {
+    /// Whether the session's reference that this open got may be closed by now; `created`: there was none before.
+    pub(crate) fn may_be_closed(&self, inode: InodeId, created: bool) -> bool {
+        let began = self.inodes.closes_begun.load(Ordering::SeqCst);
+        match created {
+            true => self.inodes.crossing.lock().is_closed_since(self.began, inode),
+            false => self.closes != Some(began),
+        }
+    }
+}
+
+impl Drop for OpenByName<'_> {
+    fn drop(&mut self) {
+        self.inodes.crossing.lock().end(self.began);
+    }
+}
 
 impl GateState {
     /// One more file holds it open, as its home has answered.
@@ -135,6 +205,11 @@ impl Inodes {
         result
     }
 
+    /// The session's reference to an inode is about to be closed, now or by the outbox.
+    pub(crate) fn note_close(&self, inode: InodeId) {
+        self.crossing.lock().close(inode);
+    }
+
     /// A `Close` is about to be sent.
     pub(crate) fn close_begins(&self) {
         self.closes_begun.fetch_add(1, Ordering::SeqCst);
@@ -155,16 +230,12 @@ impl Inodes {
         self.times_reported.load(Ordering::Acquire)
     }
 
-    /// Whether no `Close` is under way now.
-    pub(crate) fn quiet(&self) -> Quiet {
+    /// An open by name begins.
+    pub(crate) fn open_by_name(&self) -> OpenByName<'_> {
+        let began = self.crossing.lock().begin();
         let over = self.closes_over.load(Ordering::SeqCst);
         let begun = self.closes_begun.load(Ordering::SeqCst);
-        Quiet((over == begun).then_some(begun))
-    }
-
-    /// Whether none has been under way since.
-    pub(crate) fn quiet_since(&self, quiet: Quiet) -> bool {
-        quiet.0 == Some(self.closes_begun.load(Ordering::SeqCst))
+        OpenByName { inodes: self, began, closes: (over == begun).then_some(begun) }
     }
 
     /// What is known of an inode, if it is open here.
@@ -179,5 +250,48 @@ impl Inodes {
         let Some(gate) = self.gates.lock().get(&inode).cloned() else { return Some(None) };
         let state = gate.state.try_lock()?;
         Some(state.open.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_closed_is_known_as_long_as_an_open_of_then_is_under_way() {
+        let inodes = Inodes::default();
+        let (one, two) = (InodeId(1), InodeId(2));
+        inodes.note_close(one);
+        let first = inodes.open_by_name();
+        assert!(!first.may_be_closed(one, true), "it was closed before");
+        inodes.note_close(one);
+        let second = inodes.open_by_name();
+        inodes.note_close(two);
+        let closed = |open: &OpenByName<'_>| [one, two].map(|inode| open.may_be_closed(inode, true));
+        assert_eq!((closed(&first), closed(&second)), ([true, true], [false, true]));
+        drop(first);
+        assert_eq!(closed(&second), [false, true]);
+        assert_eq!(inodes.crossing.lock().closed.len(), 1);
+        for _ in 0..=limits::OPEN_INODES_PER_SESSION_MAX {
+            inodes.note_close(one);
+        }
+        assert_eq!(closed(&second), [true, true]);
+        let third = inodes.open_by_name();
+        assert!(second.may_be_closed(InodeId(3), true) && !third.may_be_closed(InodeId(3), true));
+        drop((second, third));
+        assert!(inodes.crossing.lock().closed.is_empty());
+    }
+
+    #[test]
+    fn an_open_of_what_was_there_is_sure_only_where_nothing_is_closed() {
+        let inodes = Inodes::default();
+        let quiet = inodes.open_by_name();
+        assert!(!quiet.may_be_closed(InodeId(1), false));
+        inodes.close_begins();
+        assert!(quiet.may_be_closed(InodeId(1), false));
+        let loud = inodes.open_by_name();
+        inodes.close_is_over();
+        assert!(loud.may_be_closed(InodeId(1), false), "one was under way when it began");
+        assert!(!inodes.open_by_name().may_be_closed(InodeId(1), false));
     }
 }

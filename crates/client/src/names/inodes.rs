@@ -15,7 +15,7 @@ use ramlace_wire::{Attributes, FileKind, Permit};
 use crate::acting::for_nobody;
 use crate::client::Client;
 use crate::coordination::locking::whole_unlock;
-use crate::names::gates::{GateState, Quiet};
+use crate::names::gates::{GateState, OpenByName};
 use crate::names::open_inode::{OpenInode, Size};
 use crate::names::rights::Rights;
 use crate::session::pending::{Acknowledged, Message};
@@ -99,22 +99,22 @@ impl Client {
         Ok((self.handle(open), opened))
     }
 
-    /// Enters an inode that was opened at its home by its name; `quiet` was taken before. Returns the home's
-    /// answer, as it holds while the inode is open here.
+    /// Enters an inode that was opened at its home by its name. Returns the home's answer, as it holds while the inode is
+    /// open here.
     pub(crate) fn adopt(
         self: &Arc<Client>,
         opened: Opened,
         rights: Rights,
-        quiet: Quiet,
+        by_name: &OpenByName<'_>,
     ) -> Result<(Handle, Opened)> {
         check_file(&opened.info)?;
         let inode = opened.info.attributes.inode;
         let (open, opened) = self.inodes.with_gate(inode, |gate| {
-            if opened.created || self.inodes.quiet_since(quiet) {
+            if !by_name.may_be_closed(inode, opened.created) {
                 return Ok((gate.enter(&opened), opened));
             }
-            // It was open here before, and this process may have closed it after this open: meanwhile its
-            // mode may have changed.
+            // Another thread of this process had it open, and may have closed it after this open, also where this one has
+            // created it: meanwhile its mode may have changed.
             let request = Open { inode, read: rights.read, write: rights.write, run: false };
             let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
                 self.note_unanswered_open(gate, inode, error);
@@ -156,6 +156,7 @@ impl Client {
         deadline: Instant,
     ) -> Result<Option<Attributes>> {
         let _telling = open.telling.lock();
+        self.inodes.note_close(open.inode);
         let modified = open.take_written();
         let request = Close { inode: open.inode, modified, leases: false };
         let closed = if self.close_behind(&request).is_some() {

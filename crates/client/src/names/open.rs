@@ -7,7 +7,7 @@ use ramlace_wire::{FileAttributes, FileKind, LayoutHints, Mode};
 use crate::Pool;
 use crate::backoff::Backoff;
 use crate::bytes::file::File;
-use crate::names::gates::Quiet;
+use crate::names::gates::OpenByName;
 use crate::names::path::{LastLink, Place, Wanted, resolve, resolve_with};
 use crate::names::placing::Placing;
 use crate::names::raw::Raw;
@@ -257,14 +257,14 @@ impl File {
     ) -> Result<(File, Opened)> {
         let rights = Rights { read: request.read, write: request.write };
         let session = raw.pool.session()?;
-        let quiet = session.inodes.quiet();
+        let by_name = session.inodes.open_by_name();
         let behind = is_free.filter(|_| raw.by_path.is_empty());
         let behind = behind.and_then(|is_free| session.create_behind(request, is_free));
         match behind.unwrap_or_else(|| raw.open_by_entry(request.parent, &request.name, request)) {
             Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
                 File::open_elsewhere(raw, request.parent, &request.name, rights)
             }
-            opened => File::adopt(raw.pool, opened?, rights, quiet),
+            opened => File::adopt(raw.pool, opened?, rights, &by_name),
         }
     }
 
@@ -275,12 +275,13 @@ impl File {
         rights: Rights,
     ) -> Result<(File, Opened)> {
         let request = OpenEntry { parent, name: name.clone(), read: rights.read, write: rights.write };
-        let quiet = raw.pool.session()?.inodes.quiet();
+        let session = raw.pool.session()?;
+        let by_name = session.inodes.open_by_name();
         match raw.open_by_entry(parent, name, &request) {
             Err(error) if error.kind() == ErrorKind::Exists => {
                 File::open_elsewhere(raw, parent, name, rights)
             }
-            opened => File::adopt(raw.pool, opened?, rights, quiet),
+            opened => File::adopt(raw.pool, opened?, rights, &by_name),
         }
     }
 
@@ -290,17 +291,22 @@ impl File {
         File::open_inode(raw.pool, found.inode, rights)
     }
 
-    fn adopt(pool: &Pool, opened: Opened, rights: Rights, quiet: Quiet) -> Result<(File, Opened)> {
-        let (handle, opened) = pool.session()?.adopt(opened, rights, quiet)?;
+    fn adopt(
+        pool: &Pool,
+        opened: Opened,
+        rights: Rights,
+        by_name: &OpenByName<'_>,
+    ) -> Result<(File, Opened)> {
+        let (handle, opened) = pool.session()?.adopt(opened, rights, by_name)?;
         Ok((File::new(pool, &opened, rights, handle)?, opened))
     }
 
     pub(crate) fn create_unnamed(pool: &Pool, request: &CreateUnnamed) -> Result<(File, Opened)> {
         let session = pool.session()?;
         let rights = Rights { read: request.read, write: request.write };
-        let quiet = session.inodes.quiet();
+        let by_name = session.inodes.open_by_name();
         let opened = session.change(request.parent.slot(), request, session.deadline())?;
-        File::adopt(pool, opened, rights, quiet)
+        File::adopt(pool, opened, rights, &by_name)
     }
 
     pub(crate) fn open_inode(pool: &Pool, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {
