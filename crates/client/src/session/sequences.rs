@@ -123,7 +123,8 @@ impl Sequences {
                 return Err(Error::new(
                     ErrorKind::TimedOut,
                     format!(
-                        "the oldest change in {slot} was not answered in time, and {} more were begun since",
+                        "the oldest change in {slot} was not answered in time, and {} more were begun since; \
+                         'ramlace status' shows which servers answer",
                         purpose.most()
                     ),
                 ));
