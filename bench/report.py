@@ -13,6 +13,7 @@ TARGETS = [
     (r"^mount, mapped column sums, warm", "ratio", ">=", 0.8),
     (r"^mount, sequential read, cold", "ratio", ">=", 0.7),
     (r"^mount, (read 4 KiB|stat), again", "ratio", ">=", 0.9),
+    (r"^mount, sequential write, ", "ratio", ">=", 0.85),
     (r"^read_test, native", "ratio", ">=", 1.0),
     # A twentieth more than is asked for: heartbeats are counted, too.
     (r"^lock and unlock.* requests", "value", "<=", 2.1),

@@ -18,6 +18,7 @@ mod latency;
 mod mount;
 mod mount_shared;
 mod mount_small;
+mod mount_writes;
 mod names;
 mod null_fuse;
 mod null_tree;

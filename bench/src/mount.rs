@@ -18,6 +18,7 @@ use crate::clock::Processes;
 use crate::columns::{check_sums, fill, numbers, numbers_mut};
 use crate::mount_shared::Shared;
 use crate::mount_small::Pair;
+use crate::mount_writes::Writes;
 use crate::null_fuse;
 use crate::pool::{connect, write_all};
 use crate::region::{Region, huge_file, small_page_file};
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
         fill(numbers_mut(Region::of_file(file, bytes)?.bytes_mut()));
     }
     write_all(&file, Region::of_file(&small, bytes)?.bytes(), 0)?;
-    let (mounted_path, null_path) = (args.mount.join(NAME), args.null.join(null_fuse::FILE));
+    let (mounted_path, null_path) = (args.mount.join(NAME), args.null.join(null_fuse::FILES[0]));
     let (mounted, null) = (open(&mounted_path)?, open(&null_path)?);
     let null_passed = open(&args.null.join(null_fuse::PASSTHROUGH_FILE)).ok();
     if let Some(null_passed) = &null_passed {
@@ -73,9 +74,13 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
     let pair =
         Pair { args, here: &here, bytes, mounted: (&mounted, &mounted_path), null: (&null, &null_path) };
     let shared = Shared { args, here: &here, mount: &args.mount, other: &args.other };
+    let writes = Writes { args, here: &here, bytes, mount: &args.mount, null: &args.null };
     let figures = [
         shared.turns(),
         shared.first_stores(),
+        writes.fresh(),
+        writes.over_old_bytes(),
+        writes.by_two(),
         sides.cold_reads(&huge),
         sides.cold_mapping(),
         sides.warm_sums(&small, &huge),

@@ -1,5 +1,5 @@
-//! The machine's limits for a mount: a file system in this process without a pool behind it. One file reads as zeros and
-//! swallows what is written; another, where root and the kernel make it possible, is a tmpfs file that the kernel
+//! The machine's limits for a mount: a file system in this process without a pool behind it. Files read as zeros and
+//! swallow what is written; another, where root and the kernel make it possible, is a tmpfs file that the kernel
 //! uses without asking (passthrough).
 
 use std::fs::File;
@@ -19,12 +19,12 @@ use ramlace_store::StoreRoot;
 use crate::args::Args;
 use crate::region::huge_file;
 
-/// The name of the file of zeros.
-pub const FILE: &str = "zeros";
+/// The names of the files of zeros.
+pub const FILES: [&str; 2] = ["zeros", "more-zeros"];
 /// The name of the file under passthrough; there is none where that is not possible.
 pub const PASSTHROUGH_FILE: &str = "passthrough";
-const FILE_NODE: u64 = 2;
-const PASSTHROUGH_NODE: u64 = 3;
+const FILE_NODES: [u64; FILES.len()] = [2, 3];
+const PASSTHROUGH_NODE: u64 = 4;
 
 struct Null {
     bytes: u64,
@@ -74,7 +74,9 @@ pub fn answer_until_the_end<F: FileSystem>(session: Session, null: F, workers: W
 impl Null {
     fn attributes(&self, node: u64) -> Attributes {
         let (mode, size) = match node {
-            FILE_NODE | PASSTHROUGH_NODE => (libc::S_IFREG | 0o666, self.bytes),
+            node if FILE_NODES.contains(&node) || node == PASSTHROUGH_NODE => {
+                (libc::S_IFREG | 0o666, self.bytes)
+            }
             _ => (libc::S_IFDIR | 0o777, 0),
         };
         Attributes { ino: node, size, mode, links: 1, block_size: 4096, ..Attributes::default() }
@@ -86,10 +88,11 @@ const VALID: Duration = Duration::from_secs(3600);
 
 impl Null {
     fn lookup(&self, name: &[u8], reply: Reply) -> bool {
-        let node = match name {
-            name if name == FILE.as_bytes() => FILE_NODE,
-            name if name == PASSTHROUGH_FILE.as_bytes() && self.passthrough.is_some() => PASSTHROUGH_NODE,
-            _ => return reply.error(libc::ENOENT),
+        let is_named = |(file, _): &(&str, u64)| file.as_bytes() == name;
+        let node = match std::iter::zip(FILES, FILE_NODES).find(is_named) {
+            Some((_, node)) => node,
+            None if name == PASSTHROUGH_FILE.as_bytes() && self.passthrough.is_some() => PASSTHROUGH_NODE,
+            None => return reply.error(libc::ENOENT),
         };
         let attributes = self.attributes(node);
         reply.entry(&Entry { node, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID })

@@ -5,6 +5,8 @@ import mmap
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -604,3 +606,37 @@ def test_one_mount_alone_pays_no_message_for_it(new_pool: NewPool, new_mount: Ne
     # Read-ahead may be of 128 KiB.
     assert costs["read cold"] <= 128 + 16 + 12
     assert costs["store"] <= 128 + 12
+
+
+@contextmanager
+def no_processor_at_once() -> Iterator[None]:
+    """Run this thread where two others compute: it gets a processor some milliseconds after it is woken."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(0, allowed)
+        for process in burning:
+            process.kill()
+            process.wait()
+
+
+# SEMANTICS 114.4
+def test_a_read_ends_where_another_mount_has_cut_the_file_though_its_program_gets_no_processor(pair: Pair) -> None:
+    """A kernel that drops something of a file while a program has yet to take in an answer keeps to the old end."""
+    content = pattern(0, 3 * PAGE - 100)
+    paths = [pair.here / "file", pair.there / "file"]
+    paths[0].write_bytes(b"")
+    with paths[0].open("r+b", buffering=0) as here, paths[1].open("r+b", buffering=0) as there:
+        files = [here.fileno(), there.fileno()]
+        with no_processor_at_once():
+            for turn in range(8):
+                assert os.pwrite(files[0], content, 0) == len(content)
+                assert os.pread(files[1], 5 * PAGE, 0) == content
+                os.truncate(paths[turn % 2], 0)
+                assert os.pread(files[1 - turn % 2], 2 * PAGE, 0) == b""
+                assert os.pread(files[turn % 2], 2 * PAGE, 0) == b""

@@ -484,6 +484,28 @@ def test_a_write_stays_however_late_its_pages_are_dropped_that_were_read_meanwhi
         writer.check()
 
 
+# SEMANTICS 116
+@pytest.mark.parametrize("mode", [COHERENT, RELAXED])
+def test_stores_beside_a_write_that_goes_past_the_pages_survive_and_so_does_the_write(
+    pairs: dict[str, Pair], place: str, mode: str
+) -> None:
+    """A kernel drops pages before and behind such a write. One that is read in between has the bytes of before."""
+    with ExitStack() as stack:
+        writer = Writer(pairs[mode], place, stack)
+        past_pages = os.open(writer.path, os.O_WRONLY)
+        stack.callback(os.close, past_pages)
+        writer.pair.delays[0].set({WRITE: (600, 0)})
+        writes = threading.Thread(target=os.pwrite, args=(past_pages, b"1", writer.AT))
+        writes.start()
+        time.sleep(MOMENT_SECONDS)
+        writer.view[writer.AT + 200] = 3
+        writes.join()
+        writer.pair.set_free()
+        assert writer.view[writer.AT + 200] == 3
+        writer.check()
+        assert os.pread(writer.other, 1, writer.AT + 200) == b"\3"
+
+
 # SEMANTICS 141
 @CROWDED
 @pytest.mark.long

@@ -7,7 +7,7 @@ use ramlace_wire::Mode;
 use ramlace_wire::chunk::Sought;
 
 use crate::files::unsupported;
-use crate::handles::OpenFile;
+use crate::handles::{OpenFile, Writes};
 use crate::mounted::PoolFileSystem;
 use crate::pages::{Pages, Request, Suspect};
 use crate::users::credentials;
@@ -31,8 +31,8 @@ pub(crate) struct Read {
     pub(crate) bytes: usize,
     /// The kernel must not keep these pages of this file.
     pub(crate) drops: Option<(InodeId, ByteRange)>,
-    /// The answer shows the kernel where the file ends; to be dropped behind it.
-    pub(crate) ends: Option<AnsweringEnd>,
+    /// The answer shows the kernel where the file ends: to be dropped behind it, and the pages of this file later.
+    pub(crate) ends: Option<(AnsweringEnd, Option<(InodeId, ByteRange)>)>,
 }
 
 /// The result of a write.
@@ -102,8 +102,11 @@ impl PoolFileSystem {
         let again = self.read_current_pages(&open, buffer, range, unique)?;
         let is_repeated = read.repeated || again.repeated;
         let dropped = if is_repeated { range } else { behind_last_page(range, again.bytes) };
-        let drops = (!dropped.is_empty()).then_some((inode, dropped));
-        Ok(Read { bytes: again.bytes, drops, ends: Some(ends) })
+        let dropped = (!dropped.is_empty()).then_some((inode, dropped));
+        // Nothing recalls what lies behind the end of a strict file.
+        let (drops, behind) =
+            if is_repeated || open.mode == Mode::Strict { (dropped, None) } else { (None, dropped) };
+        Ok(Read { bytes: again.bytes, drops, ends: Some((ends, behind)) })
     }
 
     /// How many bytes of a range lie below the file's end, if a valid lease says where that is; then no home
@@ -209,17 +212,18 @@ impl PoolFileSystem {
             if self.reserves && offset > 0 {
                 open.file.reserve_growth(offset)?;
             }
-            // If the kernel keeps no pages of what this descriptor writes, the write need not go through
-            // pages.
-            let written = match open.append || open.passthrough || open.mode == Mode::Strict {
-                true => open.file.write_at(bytes, offset).map(Written::plainly),
-                false => self.write_through(&open.file, offset, bytes, unique),
+            let written = match open.writes {
+                Writes::Appending | Writes::BesidePages => {
+                    open.file.write_at(bytes, offset).map(Written::plainly)
+                }
+                Writes::InPages => self.write_through(&open.file, offset, bytes, unique),
+                Writes::Directly => self.write_directly(&open.file, offset, bytes),
             }?;
             self.lost_stores.end(inode, range_of(offset, written.bytes));
             return Ok(written);
         }
         open.file.append(bytes)?;
-        if !open.append {
+        if open.writes != Writes::Appending {
             // It was switched to append after it was opened (fcntl): the kernel has put the bytes where it
             // assumes the end to be, and they may lie elsewhere.
             self.refresher.drop_pages(inode);
@@ -263,20 +267,41 @@ impl PoolFileSystem {
         // Without pages there is no need for a lease on them: small files are written without, and one that grows out of its
         // inode has nothing to drop first.
         let written = if keeps { file.write_through(bytes, offset) } else { file.write_at(bytes, offset) };
-        let end = offset + written.as_ref().map_or(0, |written| *written as u64);
+        let written = self.write_what_was_left_out(file, range, &request, written)?;
+        let suspect = self.pages.wrote_through(inode, file.layout(), range, (unique, &request));
+        Ok(Written { bytes: written, suspect, request: Some(request) })
+    }
+
+    /// Writes bytes that lie in none of the kernel's pages.
+    fn write_directly(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<Written> {
+        let inode = file.inode();
+        let range = range_of(offset, bytes.len());
+        let request = self.pages.begin_directly(inode, range);
+        let written = file.write_at(bytes, offset);
+        let written = self.write_what_was_left_out(file, range, &request, written)?;
+        let suspect = self.pages.wrote_directly(inode, range);
+        Ok(Written { bytes: written, suspect, request: Some(request) })
+    }
+
+    /// Programs' stores through mappings must not be lost with the part of a write that fails.
+    fn write_what_was_left_out(
+        &self,
+        file: &File,
+        range: ByteRange,
+        request: &Request,
+        written: Result<usize>,
+    ) -> Result<usize> {
+        let end = range.start + written.as_ref().map_or(0, |written| *written as u64);
         if end < range.end {
-            // Programs' stores there through mappings must not be lost with the part that fails.
-            for left in self.pages.fail_through(inode, &request, end) {
+            for left in self.pages.fail_through(file.inode(), request, end) {
                 let _ =
                     self.write_pages_back(file, left.range(), [(left.offset, &left.bytes[..])].into_iter());
             }
             // The answer may have to wait for the kernel's pages, and their drop for write-backs of these
             // pages.
-            self.pages.left_out_is_written(inode, &request);
+            self.pages.left_out_is_written(file.inode(), request);
         }
-        let written = written?;
-        let suspect = self.pages.wrote_through(inode, file.layout(), range, (unique, &request));
-        Ok(Written { bytes: written, suspect, request: Some(request) })
+        written
     }
 
     /// Bytes for the kernel's pages, in strict mode. Programs may store into those of a file that is open for

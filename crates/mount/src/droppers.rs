@@ -4,7 +4,7 @@
 //! [`crate::recalls`] decides which pages are dropped, when, and what is reported. A dropper is never one of
 //! the threads that answer the kernel.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use ramlace_wire::leases::EndRecalls;
 use rustix::process::Pid;
 
 use crate::modes::Modes;
-use crate::pages::{Pages, Suspect, WHOLE};
+use crate::pages::{DropByOpen, Pages, Suspect, WHOLE};
 use crate::reads::Held;
 use crate::recalls::{
     Drops, Effect, For, HOLDER_WAITS_MILLIS_MAX, UNLIKELY_HOLDER_WAITS_MILLIS_MAX, WAITING_MILLIS_MAX, Wanted,
@@ -26,6 +26,10 @@ use crate::strict::StrictReads;
 
 /// Threads that are started at once when a server has restarted.
 const THREADS_FOR_LIFE: usize = 16;
+/// So long a program may take, on a busy machine, to take in the answer to its read.
+const TAKEN_IN_MILLIS: u64 = 100;
+/// Drops that are to begin later; with more of them they begin at once.
+const LATER_MAX: usize = 1_024;
 
 /// Called when pages are gone. It must not wait.
 type Then = Box<dyn FnOnce() + Send>;
@@ -52,6 +56,8 @@ struct Shared {
 
 struct State {
     drops: Drops<Then>,
+    /// What is to be dropped later, and when, in this order; it counts as under way.
+    later: VecDeque<(u64, Wanted, DropByOpen)>,
     /// The threads of the drops that are under way, by the drop.
     threads: HashMap<u64, Pid>,
     /// The connection to the servers; `None`: the mount has ended.
@@ -87,7 +93,8 @@ impl Droppers {
         modes: &Arc<Modes>,
     ) -> Result<Droppers> {
         let (drops, threads) = (Drops::new(), HashMap::new());
-        let state = State { drops, threads, pool: Some(pool.clone()), watched_until: None };
+        let (later, pool_here) = (VecDeque::new(), Some(pool.clone()));
+        let state = State { drops, later, threads, pool: pool_here, watched_until: None };
         let shared = Arc::new(Shared {
             notifier,
             pages: pages.clone(),
@@ -117,9 +124,23 @@ impl Droppers {
         self.shared.want([(Wanted { inode, parts: vec![range] }, For::Nobody)]);
     }
 
+    /// Drops pages of which a program is answered that the file ends before them, when it has taken that in: a kernel that
+    /// drops something of a file meanwhile keeps to the end that it knew, and reads zeros up to there.
+    pub(crate) fn drop_later(&self, inode: InodeId, range: ByteRange) {
+        let mut state = self.shared.lock();
+        if state.later.len() >= LATER_MAX {
+            drop(state);
+            return self.drop_soon(inode, range);
+        }
+        let at = self.shared.now() + TAKEN_IN_MILLIS;
+        let going_on = self.shared.pages.drop_by_open(inode);
+        state.later.push_back((at, Wanted { inode, parts: vec![range] }, going_on));
+        self.shared.see_to_watch(&state);
+    }
+
     /// Drops the pages of a write, and calls `then` when they are gone; or after a while, if the kernel may
     /// hold one of them until then: the last one.
-    pub(crate) fn drop_then(&self, inode: InodeId, Suspect { range, held }: Suspect, then: Then) {
+    pub(crate) fn drop_then(&self, inode: InodeId, Suspect { range, held, .. }: Suspect, then: Then) {
         let drop_of = move |part| Wanted { inode, parts: vec![part] };
         let millis = match held {
             Held::No => return self.shared.want([(drop_of(range), For::Waiting(then, WAITING_MILLIS_MAX))]),
@@ -291,7 +312,11 @@ impl Shared {
 
     /// Makes sure that the watching thread checks in time what has just changed.
     fn see_to_watch(&self, state: &State) {
-        if state.drops.is_too_late(state.watched_until, self.now()) {
+        let is_later =
+            |(at, ..): &(u64, Wanted, DropByOpen)| state.watched_until.is_none_or(|until| *at < until);
+        if state.drops.is_too_late(state.watched_until, self.now())
+            || state.later.front().is_some_and(is_later)
+        {
             self.time.notify_one();
         }
     }
@@ -301,7 +326,9 @@ impl Shared {
         let mut state = self.lock();
         while state.pool.is_some() {
             let now = self.now();
-            match state.drops.next_look() {
+            self.begin_later(&mut state, now);
+            let later = state.later.front().map(|(at, ..)| *at);
+            match later.into_iter().chain(state.drops.next_look()).min() {
                 None => state = self.time.wait(state),
                 Some(at) if at > now => {
                     state.watched_until = Some(at);
@@ -323,6 +350,17 @@ impl Shared {
                     state = self.lock();
                 }
             }
+        }
+    }
+
+    /// Begins drops for which the time has come.
+    fn begin_later(self: &Arc<Shared>, state: &mut State, now: u64) {
+        while state.later.front().is_some_and(|(at, ..)| *at <= now) {
+            let Some((_, wanted, going_on)) = state.later.pop_front() else { return };
+            let effects = state.drops.add(wanted, For::Nobody, now);
+            debug_assert!(effects.is_none(), "nobody waits for it");
+            self.begin_threads(state);
+            drop(going_on);
         }
     }
 

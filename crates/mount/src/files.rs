@@ -12,7 +12,7 @@ use ramlace_wire::namespace::{CreateUnnamed, EntryLeased, NewMode, Opened, SetAt
 use ramlace_wire::{Attributes, LayoutHints, Mode};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
-use crate::handles::{HolesMade, OpenFile, SET_ID_BITS};
+use crate::handles::{HolesMade, OpenFile, SET_ID_BITS, Writes};
 use crate::kept::Named;
 use crate::leases::{Believed, NameChange, Offered};
 use crate::mounted::PoolFileSystem;
@@ -162,7 +162,6 @@ impl PoolFileSystem {
             self.lost_stores.end(attributes.inode, ByteRange { start: 0, end: u64::MAX });
         }
         let version = Version::of(&opened.info);
-        let append = flags & libc::O_APPEND as u32 != 0;
         let file = Arc::new(file);
         // Stores into files under passthrough are not noticed.
         let passthrough = match mode {
@@ -170,11 +169,8 @@ impl PoolFileSystem {
             _ => self.passthrough.open(&file, if cut { 0 } else { attributes.size })?,
         };
         let passed_through = passthrough.is_some();
-        // Only the home knows where the end is: an appended byte must not lie in a page that the kernel put
-        // elsewhere. And only a server reserves memory for what is written. In a strict file the bytes would
-        // be seen here before they are seen elsewhere.
-        let direct_io = append || ((passed_through || mode == Mode::Strict) && rights_of(flags).write);
-        let open = OpenFile::new(file, append, passed_through, mode, version, &self.write_errors);
+        let writes = self.writes_by(flags, passed_through || mode == Mode::Strict);
+        let open = OpenFile::new(file, writes, passed_through, mode, version, &self.write_errors);
         let number = self.handles.add(open, attributes, since);
         if rights_of(flags).write {
             // What is kept of its attributes will be outdated when it is closed.
@@ -188,7 +184,30 @@ impl PoolFileSystem {
         if !keep {
             self.handles.get(number)?.drops_pages(self.pages.drop_by_open(attributes.inode));
         }
-        Ok((number, OpenFlags { keep_cache: keep, direct_io, passthrough, ..OpenFlags::default() }))
+        Ok((
+            number,
+            OpenFlags {
+                keep_cache: keep,
+                direct_io: writes != Writes::InPages,
+                passthrough,
+                ..OpenFlags::default()
+            },
+        ))
+    }
+
+    /// How what is written by a descriptor with these flags gets here; `beside_pages`: not by the kernel's pages.
+    ///
+    /// A descriptor that can only write maps nothing and reads nothing back. Before a direct write the kernel writes back
+    /// what programs have stored there only where it lets direct files be mapped.
+    fn writes_by(&self, flags: u32, beside_pages: bool) -> Writes {
+        let (rights, has) = (rights_of(flags), |flag: i32| flags & flag as u32 != 0);
+        let only_writes = rights.write && !rights.read;
+        match () {
+            _ if has(libc::O_APPEND) => Writes::Appending,
+            _ if beside_pages && rights.write => Writes::BesidePages,
+            _ if only_writes && self.writes_directly => Writes::Directly,
+            _ => Writes::InPages,
+        }
     }
 
     /// The last descriptor is closed. No program waits for this: `flush` has reported errors before.

@@ -318,7 +318,10 @@ impl PoolFileSystem {
         match self.read(handle, range, buffer, for_pages) {
             Ok(read) => {
                 reply.data(&buffer[..read.bytes]);
-                drop(read.ends);
+                if let Some((answering, behind)) = read.ends {
+                    drop(answering);
+                    behind.into_iter().for_each(|(inode, pages)| self.droppers.drop_later(inode, pages));
+                }
                 if let Some((inode, pages)) = read.drops {
                     self.droppers.drop_soon(inode, pages);
                 }
@@ -338,7 +341,7 @@ impl PoolFileSystem {
             Ok(Written { bytes, suspect: Some(suspect), request }) => {
                 let pages = self.pages.clone();
                 let then = Box::new(move || {
-                    pages.write_answered(inode);
+                    pages.write_answered(inode, suspect);
                     drop(request);
                     reply.written(bytes as u32);
                 });

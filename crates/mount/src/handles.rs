@@ -19,11 +19,26 @@ pub(crate) const SET_ID_BITS: u16 = 0o6000;
 /// The unit in which memory is counted, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
+/// How what programs write by a descriptor gets from the kernel to the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writes {
+    /// The kernel copies it into its pages and passes it on from there, in pieces that end with the first page that it
+    /// does not have whole.
+    InPages,
+    /// As the program gives it: by a descriptor that can only write. What is read later comes from the pool.
+    Directly,
+    /// So is what is appended. Only the home knows where the end is: such a byte must not lie in a page that the kernel
+    /// has put elsewhere.
+    Appending,
+    /// So is what a strict mount writes, whose pages are taken from all kernels first, and what is written to a file that
+    /// is served by passthrough: only a server reserves memory for it.
+    BesidePages,
+}
+
 /// A file that the kernel has open.
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<File>,
-    /// It was opened to append, so the kernel keeps no pages of what is written by it.
-    pub(crate) append: bool,
+    pub(crate) writes: Writes,
     /// Passthrough: the kernel reads and maps it without asking. See [`crate::passthrough`].
     pub(crate) passthrough: bool,
     /// The consistency mode: the file's own, or the mount's.
@@ -45,7 +60,7 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     pub(crate) fn new(
         file: Arc<File>,
-        append: bool,
+        writes: Writes,
         passthrough: bool,
         mode: Mode,
         opened_in: Version,
@@ -53,7 +68,7 @@ impl OpenFile {
     ) -> OpenFile {
         OpenFile {
             file,
-            append,
+            writes,
             passthrough,
             mode,
             opened_in,

@@ -136,6 +136,7 @@ impl Mount {
             for_users: options.allow_other,
             porter: porter.clone(),
             reserves: options.reserve,
+            writes_directly: session.has_direct_io_mmap(),
             handles: Handles::default(),
             versions,
             space: Space::default(),

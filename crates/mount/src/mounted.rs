@@ -32,6 +32,8 @@ pub(crate) struct PoolFileSystem {
     pub(crate) porter: Arc<Porter>,
     /// What makes a file longer allocates its memory at once.
     pub(crate) reserves: bool,
+    /// The kernel may pass on what is written by descriptors that can only write without putting it into pages.
+    pub(crate) writes_directly: bool,
     pub(crate) handles: Handles,
     pub(crate) versions: Arc<Versions>,
     pub(crate) space: Space,

@@ -18,6 +18,11 @@
 //! between: by this mount, and then it waits for a short time only; or by the kernel to get memory, which is so rare that
 //! it waits for longer ([`crate::recalls`] has the times).
 //!
+//! A program that can only write ([`crate::handles::Writes::Directly`]) does so without pages: the kernel has none of them
+//! locked and the bytes in none, drops those that it has before it sends the write, and again behind the answer. A page
+//! that is read in between, and stored into, would be written back with the bytes of before. So write-backs leave such a
+//! call's bytes out always, and it is answered when what was read beside it is dropped.
+//!
 //! The kernel also drops pages by itself, after an open that found another version ([`crate::versions`]), and may do so
 //! late: when a later write has been copied into one. Such a drop counts as under way until the descriptor is used
 //! ([`DropByOpen`]), and not at all if no other descriptor of this mount may write the file.
@@ -55,6 +60,8 @@ pub(crate) struct Suspect {
     pub(crate) range: ByteRange,
     /// Whether the kernel holds a lock on the last of these pages until the write is answered.
     pub(crate) held: Held,
+    /// Of a direct write: requests with smaller numbers may have read older bytes.
+    direct_before: Option<u64>,
 }
 
 /// A drop under way in the kernel, until this is dropped.
@@ -116,7 +123,7 @@ impl Pages {
     ) -> Request {
         let begun = self.change(inode, |file| {
             let begun = self.begin(file, Kind::Read, range);
-            file.note_read(layout, range, unique);
+            file.note_read(layout, range, begun.number, unique);
             begun
         });
         self.request(inode, begun)
@@ -131,10 +138,24 @@ impl Pages {
     /// A program's write through pages begins. Waits until write-backs of the same pages that are in flight
     /// are done; these wait for no other client. Also returns whether the kernel may keep pages of the write.
     pub(crate) fn begin_through(self: &Arc<Pages>, inode: InodeId, range: ByteRange) -> (Request, bool) {
-        let begin = |file: &mut File| (self.begin(file, Kind::Through, range), file.keeps(range));
+        let begin = |file: &mut File| {
+            let begun = self.begin(file, Kind::Through, range);
+            (begun, file.keeps(begun.number, range))
+        };
         let waits = |file: &File, (begun, _): &(Begun, bool)| file.has(Kind::Back, range, begun.number);
         let (begun, keeps) = self.change_after(inode, begin, waits, |_, begun| begun);
         (self.request(inode, begun), keeps)
+    }
+
+    /// A program's direct write begins. Waits as a write through pages does.
+    pub(crate) fn begin_directly(self: &Arc<Pages>, inode: InodeId, range: ByteRange) -> Request {
+        let begin = |file: &mut File| {
+            let number = self.next_number();
+            Begun { number, drops_begun: file.begin_directly(number, range) }
+        };
+        let waits = |file: &File, begun: &Begun| file.has(Kind::Back, range, begun.number);
+        let begun = self.change_after(inode, begin, waits, |_, begun| begun);
+        self.request(inode, begun)
     }
 
     /// These bytes of pages are about to be written back; returns which of them are to be written.
@@ -168,8 +189,12 @@ impl Pages {
     }
 
     fn begin(&self, file: &mut File, kind: Kind, range: ByteRange) -> Begun {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.next_number();
         Begun { number, drops_begun: file.begin(number, kind, range) }
+    }
+
+    fn next_number(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     fn request(self: &Arc<Pages>, inode: InodeId, begun: Begun) -> Request {
@@ -200,13 +225,31 @@ impl Pages {
         };
         self.change_after(inode, begin, waits, |node, suspect| {
             let file = node.pages.as_deref().filter(|_| suspect.is_some())?;
-            Some(Suspect { range, held: file.hold(range, unique, request.drops_begun) })
+            let held = file.hold(range, unique, request.drops_begun);
+            Some(Suspect { range, held, direct_before: None })
         })
     }
 
-    /// A write through pages is answered now that its pages were dropped.
-    pub(crate) fn write_answered(&self, inode: InodeId) {
-        self.find(inode, File::write_answered);
+    /// The same for a direct write: nothing is held for it, and the kernel drops its pages in any case, but too late.
+    pub(crate) fn wrote_directly(&self, inode: InodeId, range: ByteRange) -> Option<Suspect> {
+        let begin = |file: &mut File| {
+            let before = self.requests.load(Ordering::Relaxed) + 1;
+            file.has_pages_beside(range).then_some(before)
+        };
+        let waits = |file: &File, before: &Option<u64>| {
+            before.is_some_and(|before| file.has(Kind::Read, range, before))
+        };
+        self.change_after(inode, begin, waits, |_, before| {
+            before.map(|before| Suspect { range, held: Held::No, direct_before: Some(before) })
+        })
+    }
+
+    /// A write is answered now that its suspect pages were dropped.
+    pub(crate) fn write_answered(&self, inode: InodeId, suspect: Suspect) {
+        self.find(inode, |file| match suspect.direct_before {
+            Some(number) => file.dropped_for_direct(suspect.range, number),
+            None => file.write_answered(),
+        });
     }
 
     pub(crate) fn drop_begins(&self, inode: InodeId) {
@@ -379,7 +422,7 @@ mod tests {
         let request = pages.begin_through(FILE, page(at)).0;
         let suspect = pages.wrote_through(FILE, &layout(1), page(at), (1, &request)).is_some();
         if suspect {
-            pages.write_answered(FILE);
+            pages.find(FILE, File::write_answered);
         }
         suspect
     }
@@ -416,6 +459,29 @@ mod tests {
         assert!(!write(&pages, 0), "whoever is alone reads and writes in turns");
     }
 
+    // SEMANTICS 116
+    #[test]
+    fn a_direct_write_is_answered_when_what_was_read_beside_it_is_dropped() {
+        let pages = pages();
+        let write = |at| {
+            let request = pages.begin_directly(FILE, page(at));
+            assert_eq!(pages.held(FILE, &[page(at)]), HeldPages::default());
+            assert_eq!(back(&pages, at).1, [], "what is written back is older");
+            let suspect = pages.wrote_directly(FILE, page(at));
+            drop(request);
+            suspect
+        };
+        drop(pages.begin_read(FILE, &layout(1), page(0), None));
+        assert_eq!(write(0), None, "the kernel has dropped what it had before somebody could write");
+        read(&pages, 0);
+        let suspect = write(0).unwrap();
+        assert_eq!((suspect.range, suspect.held), (page(0), Held::No));
+        assert_eq!(write(1), None);
+        assert!(write(0).is_some(), "it is still to be dropped");
+        pages.write_answered(FILE, suspect);
+        assert_eq!(write(0), None);
+    }
+
     #[test]
     fn a_drop_that_was_going_on_when_the_last_write_was_answered_counts() {
         let pages = pages();
@@ -428,7 +494,7 @@ mod tests {
         // The write's own drop is over before its answer.
         pages.drop_begins(FILE);
         pages.drop_is_over(FILE);
-        pages.write_answered(FILE);
+        pages.find(FILE, File::write_answered);
         read(&pages, 0);
         assert!(!write(&pages, 0));
     }
@@ -522,7 +588,7 @@ mod tests {
         read(&pages, 0);
         assert_eq!(back(&pages, 0).1, [range(0, 100), range(200, PAGE)]);
         assert_eq!(back(&pages, 1).1, [page(1)]);
-        let suspect = Suspect { range: middle, held: Held::Perhaps };
+        let suspect = Suspect { range: middle, held: Held::Perhaps, direct_before: None };
         assert_eq!(
             pages.wrote_through(FILE, &layout(1), middle, (2, &write)),
             Some(suspect),
