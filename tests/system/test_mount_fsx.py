@@ -53,9 +53,10 @@ class File:
     shape: Shape
     chance: random.Random
     model: bytearray = field(default_factory=bytearray)
-    # Two for any use, one that passes the kernel's pages by, one that appends.
+    # Two for any use, two that pass the kernel's pages by, one that appends.
     plain: list[int] = field(default_factory=list)
     direct: int = -1
+    only_writes: int = -1
     append: int = -1
     # One that cannot write: the kernel splices from no other where it maps without asking.
     source: int = -1
@@ -69,12 +70,13 @@ class File:
         self.path = directory / "file"
         self.plain = [os.open(self.path, os.O_RDWR | os.O_CREAT) for _ in range(2)]
         self.direct = os.open(self.path, os.O_RDWR | os.O_DIRECT)
+        self.only_writes = os.open(self.path, os.O_WRONLY)
         self.append = os.open(self.path, os.O_RDWR | os.O_APPEND)
         self.source = os.open(self.path, os.O_RDONLY)
         try:
             yield
         finally:
-            for descriptor in (*self.plain, self.direct, self.append, self.source):
+            for descriptor in (*self.plain, self.direct, self.only_writes, self.append, self.source):
                 os.close(descriptor)
 
     def reach(self, size: int) -> None:
@@ -92,7 +94,7 @@ class File:
 
     def write(self, offset: int, length: int) -> None:
         data = self.data(length)
-        assert os.pwrite(self.chance.choice([*self.plain, self.direct]), data, offset) == length
+        assert os.pwrite(self.chance.choice([*self.plain, self.direct, self.only_writes]), data, offset) == length
         self.put(offset, data)
 
     def write_appended(self, offset: int, length: int) -> None:

@@ -132,8 +132,9 @@ def test_a_page_that_changes_sides_costs_one_message_each_way(new_pool: NewPool,
 
 
 # SEMANTICS 114.3
+@pytest.mark.parametrize("how", ["wb", "w+b"])
 def test_a_file_that_grows_out_of_its_inode_recalls_nothing_from_the_mount_that_writes_it(
-    new_pool: NewPool, new_mount: NewMount
+    new_pool: NewPool, new_mount: NewMount, how: str
 ) -> None:
     """Its kernel has no page that it has not filled, and it knows by the answer that the bytes have gone to a lane."""
     pool = new_pool(1, 96)
@@ -145,7 +146,7 @@ def test_a_file_that_grows_out_of_its_inode_recalls_nothing_from_the_mount_that_
         names = [f"{turn}-{number}" for number in range(10)]
         with counted(pool, samples):
             for name in names:
-                with (here / name).open("wb", buffering=0) as file:
+                with (here / name).open(how, buffering=0) as file:
                     for start, end in itertools.pairwise((0, *pieces)):
                         assert file.write(content[start:end]) == end - start
         for name in names:

@@ -302,6 +302,57 @@ def test_mounts_that_make_a_file_grow_out_of_its_inode_at_once_read_nothing_olde
         here.unlink()
 
 
+# SEMANTICS 114.2
+@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_WRONLY, os.O_WRONLY | os.O_APPEND])
+@pytest.mark.parametrize("mode", [COHERENT, STRICT])
+def test_what_others_write_where_a_file_was_small_is_seen_by_the_mount_that_has_made_it_grow(
+    pairs: dict[str, Pair], place: str, mode: str, flags: int
+) -> None:
+    """It has the page, with a store in it, and drops it late."""
+    pair = pairs[mode]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    here.write_bytes(b"a" * 100)
+    with ExitStack() as stack:
+        reader, other = (stack.enter_context(path.open("r+b", buffering=0)) for path in (here, there))
+        view = stack.enter_context(mmap.mmap(reader.fileno(), 0))
+        assert os.pread(other.fileno(), 100, 0) == view[:]
+        grows = os.open(here, flags)
+        stack.callback(os.close, grows)
+        view[10] = ord("s")
+        pair.delays[0].set({DROP: (500, 0)})
+        assert os.pwrite(grows, b"x" * PAGE, 3 * PAGE) == PAGE
+        assert os.pwrite(other.fileno(), b"b", 50) == 1
+        read = os.pread(reader.fileno(), 1, 50)
+        pair.set_free()
+        assert read == b"b"
+        view.flush()
+        for file in (reader, other):
+            assert os.pread(file.fileno(), 100, 0) == b"a" * 10 + b"s" + b"a" * 39 + b"b" + b"a" * 49
+
+
+# SEMANTICS 114.4
+def test_a_page_that_was_read_behind_the_end_is_recalled_when_somebody_writes_there(
+    pairs: dict[str, Pair], place: str
+) -> None:
+    """It was read again after it was dropped, and before the truncation that dropped it has returned."""
+    pair = pairs[COHERENT]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    for _ in range(3):
+        here.write_bytes(b"a" * 3 * PAGE)
+        with here.open("rb", buffering=0) as reader, there.open("r+b", buffering=0) as other:
+            assert os.pread(reader.fileno(), PAGE, 0) == b"a" * PAGE
+            pair.delays[0].set({DROP: (0, 300)})
+            cuts = threading.Thread(target=os.ftruncate, args=(other.fileno(), 0))
+            cuts.start()
+            time.sleep(0.25)
+            os.pread(reader.fileno(), PAGE, 0)
+            cuts.join()
+            assert os.pwrite(other.fileno(), b"b" * PAGE, 0) == PAGE
+            read = os.pread(reader.fileno(), PAGE, 0)
+            pair.set_free()
+            assert read == b"b" * PAGE
+
+
 # SEMANTICS 114.5
 @pytest.mark.parametrize("size", [1_000, 6 * PAGE, 3 * 65_536])
 @pytest.mark.parametrize("mode", [COHERENT, STRICT])
@@ -485,14 +536,15 @@ def test_a_write_stays_however_late_its_pages_are_dropped_that_were_read_meanwhi
 
 
 # SEMANTICS 116
-@pytest.mark.parametrize("mode", [COHERENT, RELAXED])
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR | os.O_DIRECT])
+@pytest.mark.parametrize("mode", MODES)
 def test_stores_beside_a_write_that_goes_past_the_pages_survive_and_so_does_the_write(
-    pairs: dict[str, Pair], place: str, mode: str
+    pairs: dict[str, Pair], place: str, mode: str, flags: int
 ) -> None:
     """A kernel drops pages before and behind such a write. One that is read in between has the bytes of before."""
     with ExitStack() as stack:
         writer = Writer(pairs[mode], place, stack)
-        past_pages = os.open(writer.path, os.O_WRONLY)
+        past_pages = os.open(writer.path, flags)
         stack.callback(os.close, past_pages)
         writer.pair.delays[0].set({WRITE: (600, 0)})
         writes = threading.Thread(target=os.pwrite, args=(past_pages, b"1", writer.AT))

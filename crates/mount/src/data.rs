@@ -22,6 +22,8 @@ pub(crate) struct WriteFlags {
     pub(crate) cached: bool,
     /// The descriptor is in append mode now.
     pub(crate) append: bool,
+    /// It is open for direct I/O now.
+    pub(crate) direct: bool,
     /// Set-id bits must be cleared first.
     pub(crate) kill_set_id: bool,
 }
@@ -205,44 +207,41 @@ impl PoolFileSystem {
             let part_of =
                 |part: &ByteRange| &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
             let parts = parts.iter().map(|part| (part.start, part_of(part)));
-            self.write_pages_back(&open.file, range_of(offset, bytes.len()), parts)?;
+            self.write_pages_back(&open.file, range_of(offset, bytes.len()), parts);
             return Ok(Written::plainly(bytes.len()));
         }
-        if !flags.append {
-            if self.reserves && offset > 0 {
-                open.file.reserve_growth(offset)?;
+        // A kernel that was asked for direct I/O puts nothing into its pages, either.
+        let writes = if flags.direct { Writes::Beside } else { open.writes };
+        if flags.append {
+            open.file.append_beside(bytes)?;
+            if writes == Writes::InPages {
+                // It was switched to append after it was opened (fcntl): the kernel has put the bytes where it
+                // assumes the end to be, and they may lie elsewhere.
+                self.refresher.drop_pages(inode);
             }
-            let written = match open.writes {
-                Writes::Appending | Writes::BesidePages => {
-                    open.file.write_at(bytes, offset).map(Written::plainly)
-                }
-                Writes::InPages => self.write_through(&open.file, offset, bytes, unique),
-                Writes::Directly => self.write_directly(&open.file, offset, bytes),
-            }?;
-            self.lost_stores.end(inode, range_of(offset, written.bytes));
-            return Ok(written);
+            return Ok(Written::plainly(bytes.len()));
         }
-        open.file.append(bytes)?;
-        if open.writes != Writes::Appending {
-            // It was switched to append after it was opened (fcntl): the kernel has put the bytes where it
-            // assumes the end to be, and they may lie elsewhere.
-            self.refresher.drop_pages(inode);
+        if self.reserves && offset > 0 {
+            open.file.reserve_growth(offset)?;
         }
-        Ok(Written::plainly(bytes.len()))
+        let written = match writes {
+            Writes::InPages => self.write_through(&open.file, offset, bytes, unique)?,
+            Writes::Beside => Written::plainly(open.file.write_beside(bytes, offset)?),
+        };
+        self.lost_stores.end(inode, range_of(offset, written.bytes));
+        Ok(written)
     }
 
     /// Writes back what programs have stored into these pages. A loss is reported to programs that publish or
-    /// read.
+    /// read, and not to the kernel: it would fail the next direct write to the file, whoever makes it.
     fn write_pages_back<'a>(
         &self,
         file: &File,
         pages: ByteRange,
         mut parts: impl Iterator<Item = (u64, &'a [u8])>,
-    ) -> Result<()> {
+    ) {
         let (inode, mut made) = (file.inode(), RecallsMade::default());
-        let written = parts.try_for_each(|(offset, bytes)| write_back(file, offset, bytes, &mut made));
-        let mut told = written.clone();
-        match &written {
+        match parts.try_for_each(|(offset, bytes)| write_back(file, offset, bytes, &mut made)) {
             Ok(()) => self.lost_stores.end(inode, pages),
             // Others have gone on without what was stored here, and their bytes are what counts: the program
             // that stored gets the error, readers do not.
@@ -250,13 +249,11 @@ impl PoolFileSystem {
                 let lost = Error::new(ErrorKind::Lost, error.message());
                 eprintln!("ramlace: inode {inode}: stores into mapped pages are lost: {lost}");
                 self.write_errors.note(inode, &lost);
-                told = Err(lost);
             }
-            Err(error) => self.lose(inode, pages, error),
+            Err(error) => self.lose(inode, pages, &error),
         }
         self.pages.made(inode, &made);
         self.leases.changed_here(&[inode]);
-        told
     }
 
     /// Writes bytes that the kernel also has in its pages.
@@ -267,41 +264,19 @@ impl PoolFileSystem {
         // Without pages there is no need for a lease on them: small files are written without, and one that grows out of its
         // inode has nothing to drop first.
         let written = if keeps { file.write_through(bytes, offset) } else { file.write_at(bytes, offset) };
-        let written = self.write_what_was_left_out(file, range, &request, written)?;
-        let suspect = self.pages.wrote_through(inode, file.layout(), range, (unique, &request));
-        Ok(Written { bytes: written, suspect, request: Some(request) })
-    }
-
-    /// Writes bytes that lie in none of the kernel's pages.
-    fn write_directly(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<Written> {
-        let inode = file.inode();
-        let range = range_of(offset, bytes.len());
-        let request = self.pages.begin_directly(inode, range);
-        let written = file.write_at(bytes, offset);
-        let written = self.write_what_was_left_out(file, range, &request, written)?;
-        let suspect = self.pages.wrote_directly(inode, range);
-        Ok(Written { bytes: written, suspect, request: Some(request) })
-    }
-
-    /// Programs' stores through mappings must not be lost with the part of a write that fails.
-    fn write_what_was_left_out(
-        &self,
-        file: &File,
-        range: ByteRange,
-        request: &Request,
-        written: Result<usize>,
-    ) -> Result<usize> {
-        let end = range.start + written.as_ref().map_or(0, |written| *written as u64);
+        let end = offset + written.as_ref().map_or(0, |written| *written as u64);
         if end < range.end {
-            for left in self.pages.fail_through(file.inode(), request, end) {
-                let _ =
-                    self.write_pages_back(file, left.range(), [(left.offset, &left.bytes[..])].into_iter());
+            // Programs' stores there through mappings must not be lost with the part that fails.
+            for left in self.pages.fail_through(inode, &request, end) {
+                self.write_pages_back(file, left.range(), [(left.offset, &left.bytes[..])].into_iter());
             }
             // The answer may have to wait for the kernel's pages, and their drop for write-backs of these
             // pages.
-            self.pages.left_out_is_written(file.inode(), request);
+            self.pages.left_out_is_written(inode, &request);
         }
-        written
+        let written = written?;
+        let suspect = self.pages.wrote_through(inode, file.layout(), range, (unique, &request));
+        Ok(Written { bytes: written, suspect, request: Some(request) })
     }
 
     /// Bytes for the kernel's pages, in strict mode. Programs may store into those of a file that is open for

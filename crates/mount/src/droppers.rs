@@ -17,7 +17,7 @@ use ramlace_wire::leases::EndRecalls;
 use rustix::process::Pid;
 
 use crate::modes::Modes;
-use crate::pages::{DropByOpen, Pages, Suspect, WHOLE};
+use crate::pages::{Pages, Suspect, WHOLE};
 use crate::reads::Held;
 use crate::recalls::{
     Drops, Effect, For, HOLDER_WAITS_MILLIS_MAX, UNLIKELY_HOLDER_WAITS_MILLIS_MAX, WAITING_MILLIS_MAX, Wanted,
@@ -26,7 +26,7 @@ use crate::strict::StrictReads;
 
 /// Threads that are started at once when a server has restarted.
 const THREADS_FOR_LIFE: usize = 16;
-/// So long a program may take, on a busy machine, to take in the answer to its read.
+/// So long a program may take, on a busy machine, to take in the answer to its read. A lease holds the pages until then.
 const TAKEN_IN_MILLIS: u64 = 100;
 /// Drops that are to begin later; with more of them they begin at once.
 const LATER_MAX: usize = 1_024;
@@ -56,8 +56,8 @@ struct Shared {
 
 struct State {
     drops: Drops<Then>,
-    /// What is to be dropped later, and when, in this order; it counts as under way.
-    later: VecDeque<(u64, Wanted, DropByOpen)>,
+    /// What is to be dropped later, and when, in this order.
+    later: VecDeque<(u64, Wanted)>,
     /// The threads of the drops that are under way, by the drop.
     threads: HashMap<u64, Pid>,
     /// The connection to the servers; `None`: the mount has ended.
@@ -133,14 +133,13 @@ impl Droppers {
             return self.drop_soon(inode, range);
         }
         let at = self.shared.now() + TAKEN_IN_MILLIS;
-        let going_on = self.shared.pages.drop_by_open(inode);
-        state.later.push_back((at, Wanted { inode, parts: vec![range] }, going_on));
+        state.later.push_back((at, Wanted { inode, parts: vec![range] }));
         self.shared.see_to_watch(&state);
     }
 
     /// Drops the pages of a write, and calls `then` when they are gone; or after a while, if the kernel may
     /// hold one of them until then: the last one.
-    pub(crate) fn drop_then(&self, inode: InodeId, Suspect { range, held, .. }: Suspect, then: Then) {
+    pub(crate) fn drop_then(&self, inode: InodeId, Suspect { range, held }: Suspect, then: Then) {
         let drop_of = move |part| Wanted { inode, parts: vec![part] };
         let millis = match held {
             Held::No => return self.shared.want([(drop_of(range), For::Waiting(then, WAITING_MILLIS_MAX))]),
@@ -312,10 +311,9 @@ impl Shared {
 
     /// Makes sure that the watching thread checks in time what has just changed.
     fn see_to_watch(&self, state: &State) {
-        let is_later =
-            |(at, ..): &(u64, Wanted, DropByOpen)| state.watched_until.is_none_or(|until| *at < until);
+        let is_sooner = |(at, _): &(u64, Wanted)| state.watched_until.is_none_or(|until| *at < until);
         if state.drops.is_too_late(state.watched_until, self.now())
-            || state.later.front().is_some_and(is_later)
+            || state.later.front().is_some_and(is_sooner)
         {
             self.time.notify_one();
         }
@@ -327,7 +325,7 @@ impl Shared {
         while state.pool.is_some() {
             let now = self.now();
             self.begin_later(&mut state, now);
-            let later = state.later.front().map(|(at, ..)| *at);
+            let later = state.later.front().map(|(at, _)| *at);
             match later.into_iter().chain(state.drops.next_look()).min() {
                 None => state = self.time.wait(state),
                 Some(at) if at > now => {
@@ -355,12 +353,11 @@ impl Shared {
 
     /// Begins drops for which the time has come.
     fn begin_later(self: &Arc<Shared>, state: &mut State, now: u64) {
-        while state.later.front().is_some_and(|(at, ..)| *at <= now) {
-            let Some((_, wanted, going_on)) = state.later.pop_front() else { return };
+        while state.later.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, wanted)) = state.later.pop_front() else { return };
             let effects = state.drops.add(wanted, For::Nobody, now);
             debug_assert!(effects.is_none(), "nobody waits for it");
             self.begin_threads(state);
-            drop(going_on);
         }
     }
 

@@ -169,7 +169,7 @@ impl PoolFileSystem {
             _ => self.passthrough.open(&file, if cut { 0 } else { attributes.size })?,
         };
         let passed_through = passthrough.is_some();
-        let writes = self.writes_by(flags, passed_through || mode == Mode::Strict);
+        let writes = self.writes_by(flags, mode, passed_through);
         let open = OpenFile::new(file, writes, passed_through, mode, version, &self.write_errors);
         let number = self.handles.add(open, attributes, since);
         if rights_of(flags).write {
@@ -195,19 +195,18 @@ impl PoolFileSystem {
         ))
     }
 
-    /// How what is written by a descriptor with these flags gets here; `beside_pages`: not by the kernel's pages.
-    ///
-    /// A descriptor that can only write maps nothing and reads nothing back. Before a direct write the kernel writes back
-    /// what programs have stored there only where it lets direct files be mapped.
-    fn writes_by(&self, flags: u32, beside_pages: bool) -> Writes {
-        let (rights, has) = (rights_of(flags), |flag: i32| flags & flag as u32 != 0);
-        let only_writes = rights.write && !rights.read;
-        match () {
-            _ if has(libc::O_APPEND) => Writes::Appending,
-            _ if beside_pages && rights.write => Writes::BesidePages,
-            _ if only_writes && self.writes_directly => Writes::Directly,
-            _ => Writes::InPages,
-        }
+    /// How what is written by a descriptor with these flags gets here.
+    fn writes_by(&self, flags: u32, mode: Mode, passed_through: bool) -> Writes {
+        let (rights, appends) = (rights_of(flags), flags & libc::O_APPEND as u32 != 0);
+        // Only the home knows where the end is: such a byte must not lie in a page that the kernel has put elsewhere.
+        let is_beside = appends
+            // Only a server reserves memory for what is written.
+            || (passed_through && rights.write)
+            // The bytes would be seen here before they are seen elsewhere.
+            || (mode == Mode::Strict && rights.write)
+            // Such a descriptor maps nothing and reads nothing back. A relaxed mount drops no page that is recalled.
+            || (mode == Mode::Coherent && self.writes_beside && rights.write && !rights.read);
+        if is_beside { Writes::Beside } else { Writes::InPages }
     }
 
     /// The last descriptor is closed. No program waits for this: `flush` has reported errors before.

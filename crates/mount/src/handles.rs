@@ -25,14 +25,8 @@ pub(crate) enum Writes {
     /// The kernel copies it into its pages and passes it on from there, in pieces that end with the first page that it
     /// does not have whole.
     InPages,
-    /// As the program gives it: by a descriptor that can only write. What is read later comes from the pool.
-    Directly,
-    /// So is what is appended. Only the home knows where the end is: such a byte must not lie in a page that the kernel
-    /// has put elsewhere.
-    Appending,
-    /// So is what a strict mount writes, whose pages are taken from all kernels first, and what is written to a file that
-    /// is served by passthrough: only a server reserves memory for it.
-    BesidePages,
+    /// As the program gives it, past the kernel's pages. What these have of the bytes is recalled as from other machines.
+    Beside,
 }
 
 /// A file that the kernel has open.

@@ -10,8 +10,7 @@ pub(crate) enum Kind {
     Read,
     /// Writes them back, because programs have stored into them.
     Back,
-    /// Writes them for a call of a program. The kernel may have them locked until it is answered, but for calls that
-    /// write directly.
+    /// Writes them for a call of a program. The kernel may have them locked until it is answered.
     Through,
     /// Such a call has failed, and what write-backs left out because of it is being written.
     LeftOut,
@@ -22,28 +21,10 @@ pub(crate) enum Kind {
     Cut,
 }
 
-/// How the bytes that a program writes by a call come to the mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
-    /// By pages that the kernel keeps, and has locked where they are not whole.
-    InPages,
-    /// Straight from the program: the kernel has none of its pages locked, and the bytes are in none of them.
-    Directly,
-}
-
-/// One of them.
-#[derive(Debug)]
-struct InFlightRequest {
-    number: u64,
-    kind: Kind,
-    range: ByteRange,
-    written: Written,
-}
-
 /// The requests of one file, in the order in which they began.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    requests: Vec<InFlightRequest>,
+    requests: Vec<(u64, Kind, ByteRange)>,
     /// By call: what was left out of write-backs because of it, in order.
     left_out: Vec<(u64, LeftOut)>,
 }
@@ -72,23 +53,17 @@ impl LeftOut {
 
 impl InFlight {
     pub(crate) fn begin(&mut self, number: u64, kind: Kind, range: ByteRange) {
-        self.begin_write(number, kind, range, Written::InPages);
-    }
-
-    /// The same for a program's call that writes.
-    pub(crate) fn begin_write(&mut self, number: u64, kind: Kind, range: ByteRange, written: Written) {
-        self.requests.push(InFlightRequest { number, kind, range, written });
+        self.requests.push((number, kind, range));
     }
 
     pub(crate) fn end(&mut self, number: u64) {
-        self.requests.retain(|request| request.number != number);
+        self.requests.retain(|(other, ..)| *other != number);
         self.left_out.retain(|(other, _)| *other != number);
     }
 
     /// The bytes that calls are writing now are left out of a write-back, and kept until the outcome of the
     /// calls is known: then either the call has written these places, or these bytes are written. They take
-    /// as much memory as the calls write, for each write-back. `is_left_out`: whether the pages may be older than
-    /// a call that writes in them; than one that writes directly they always may be. Returns what is to be written.
+    /// as much memory as the calls write, for each write-back. Returns what is to be written.
     pub(crate) fn leave_out(
         &mut self,
         offset: u64,
@@ -96,10 +71,11 @@ impl InFlight {
         is_left_out: impl Fn(ByteRange) -> bool,
     ) -> Vec<ByteRange> {
         let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+        let calls: Vec<(u64, ByteRange)> = self.of(Kind::Through).collect();
         let mut written = Vec::new();
-        for call in self.requests.iter().filter(|request| request.kind == Kind::Through) {
-            let (number, part) = (call.number, call.range.intersection(range));
-            if part.is_empty() || (call.written == Written::InPages && !is_left_out(part)) {
+        for (number, of) in calls {
+            let part = of.intersection(range);
+            if part.is_empty() || !is_left_out(part) {
                 continue;
             }
             let part_bytes = &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
@@ -117,14 +93,14 @@ impl InFlight {
     pub(crate) fn fail(&mut self, number: u64, end: u64) -> Vec<LeftOut> {
         let mut failed = Vec::new();
         let is_this =
-            |request: &&mut InFlightRequest| request.number == number && request.kind == Kind::Through;
-        for InFlightRequest { range, written, .. } in self.requests.iter_mut().filter(is_this) {
+            |(other, kind, _): &&mut (u64, Kind, ByteRange)| *other == number && *kind == Kind::Through;
+        for (_, _, range) in self.requests.iter_mut().filter(is_this) {
             let behind = ByteRange { start: end.clamp(range.start, range.end), end: range.end };
             range.end = behind.start;
-            failed.push(InFlightRequest { number, kind: Kind::LeftOut, range: behind, written: *written });
+            failed.push((number, Kind::LeftOut, behind));
         }
         self.requests.extend(failed);
-        self.requests.retain(|request| request.number != number || !request.range.is_empty());
+        self.requests.retain(|(other, _, range)| *other != number || !range.is_empty());
         let of = self.left_out.extract_if(.., |(other, _)| *other == number);
         let behind = |(_, left): (u64, LeftOut)| {
             let skipped = (end.saturating_sub(left.offset) as usize).min(left.bytes.len());
@@ -135,9 +111,9 @@ impl InFlight {
 
     /// What write-backs had left out because of a failed call is written.
     pub(crate) fn left_out_is_written(&mut self, number: u64) {
-        for request in &mut self.requests {
-            if request.number == number && request.kind == Kind::LeftOut {
-                request.kind = Kind::Failed;
+        for (other, kind, _) in &mut self.requests {
+            if *other == number && *kind == Kind::LeftOut {
+                *kind = Kind::Failed;
             }
         }
     }
@@ -154,13 +130,10 @@ impl InFlight {
     /// The parts of these pages that requests may hold locked until they are answered. A page that is just being
     /// read is not among them: the kernel reads none that it has locked for a call.
     pub(crate) fn held(&self, range: ByteRange) -> Vec<ByteRange> {
-        let holds = |request: &&InFlightRequest| {
-            let writes = matches!(request.kind, Kind::Through | Kind::LeftOut | Kind::Failed);
-            writes && request.written == Written::InPages
-        };
+        let holds = |kind: &Kind| matches!(kind, Kind::Through | Kind::LeftOut | Kind::Failed);
         let pages = whole_pages(range);
-        let held = self.requests.iter().filter(holds);
-        let parts = held.map(|of| whole_pages(of.range).intersection(pages)).filter(|part| !part.is_empty());
+        let held = self.requests.iter().filter(|(_, kind, _)| holds(kind));
+        let parts = held.map(|(.., of)| whole_pages(*of).intersection(pages)).filter(|part| !part.is_empty());
         let unread = |part| without(part, self.of(Kind::Read).map(|(_, of)| whole_pages(of)));
         parts.flat_map(unread).collect()
     }
@@ -171,8 +144,8 @@ impl InFlight {
     }
 
     fn of(&self, kind: Kind) -> impl Iterator<Item = (u64, ByteRange)> {
-        let of_kind = self.requests.iter().filter(move |request| request.kind == kind);
-        of_kind.map(|request| (request.number, request.range))
+        let of_kind = self.requests.iter().filter(move |(_, of, _)| *of == kind);
+        of_kind.map(|(number, _, range)| (*number, *range))
     }
 }
 
@@ -226,21 +199,6 @@ mod tests {
         assert_eq!(left, [range(200, 4096)]);
         in_flight.end(2);
         assert!(in_flight.held(range(0, 1)).is_empty() && in_flight.left_out.is_empty());
-    }
-
-    // SEMANTICS 116
-    #[test]
-    fn a_call_that_writes_directly_holds_no_page_and_is_left_out_of_every_write_back() {
-        let mut in_flight = InFlight::default();
-        in_flight.begin_write(1, Kind::Through, range(100, 200), Written::Directly);
-        assert_eq!(in_flight.held(range(0, 4096)), []);
-        let left = in_flight.leave_out(0, &[7; 4096], |_| false);
-        assert_eq!(left, [range(0, 100), range(200, 4096)]);
-        assert_eq!(in_flight.fail(1, 150), [LeftOut { offset: 150, bytes: vec![7; 50] }]);
-        assert_eq!(in_flight.held(range(0, 4096)), [], "nor behind its failure");
-        assert!(in_flight.has(Kind::LeftOut, range(150, 151), 9), "newer stores wait for the older ones");
-        in_flight.end(1);
-        assert!(in_flight.is_empty());
     }
 
     #[test]

@@ -93,11 +93,8 @@ impl Mount {
         // Before any other thread is started, because threads inherit it. A failure is ignored: it only
         // matters in a control group of version 1 that limits the daemon together with its programs.
         let _ = ramlace_fuse::become_io_flusher();
-        let connect = ConnectOptions {
-            for_users: options.allow_other,
-            behind: options.behind && !options.allow_other && !options.passthrough,
-            ..options.connect.clone()
-        };
+        let behind = options.behind && !options.allow_other && !options.passthrough;
+        let connect = ConnectOptions { for_users: options.allow_other, behind, ..options.connect.clone() };
         let pool = Pool::connect(&connect)?;
         let mut session = Session::mount_by(porter.clone(), &kernel_options(options))?;
         session.guard(porter)?;
@@ -136,7 +133,7 @@ impl Mount {
             for_users: options.allow_other,
             porter: porter.clone(),
             reserves: options.reserve,
-            writes_directly: session.has_direct_io_mmap(),
+            writes_beside: session.has_direct_io_mmap() && !behind,
             handles: Handles::default(),
             versions,
             space: Space::default(),

@@ -32,8 +32,9 @@ pub(crate) struct PoolFileSystem {
     pub(crate) porter: Arc<Porter>,
     /// What makes a file longer allocates its memory at once.
     pub(crate) reserves: bool,
-    /// The kernel may pass on what is written by descriptors that can only write without putting it into pages.
-    pub(crate) writes_directly: bool,
+    /// Descriptors that can only write go past the kernel's pages: it lets files be mapped beside that, and nothing is
+    /// promised, which would recall nothing.
+    pub(crate) writes_beside: bool,
     pub(crate) handles: Handles,
     pub(crate) versions: Arc<Versions>,
     pub(crate) space: Space,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use ramlace_base::ByteRange;
 
-use crate::in_flight::{whole_pages, without};
+use crate::in_flight::whole_pages;
 
 /// Up to so many ranges are noted one by one.
 const RANGES_MAX: usize = 16;
@@ -89,46 +89,6 @@ impl Reads {
     }
 }
 
-/// Pages that were read while a program could write the file directly: they may be older than such a write, which the
-/// kernel does not put into its pages. It drops those that it has before it sends the write, and again behind the answer;
-/// but by then a program may have stored into one, which would be written back with the bytes from before the write.
-#[derive(Debug, Default)]
-pub(crate) struct ReadsBeside(Vec<(u64, ByteRange)>);
-
-impl ReadsBeside {
-    /// Notes one more range, read by the request with this number; if there are too many, extends the last one.
-    pub(crate) fn note(&mut self, number: u64, range: ByteRange) {
-        let is_full = self.0.len() >= RANGES_MAX;
-        match self.0.last_mut() {
-            Some((newest, last)) if is_full || ranges_touch(*last, range) => {
-                *last = ByteRange { start: last.start.min(range.start), end: last.end.max(range.end) };
-                *newest = (*newest).max(number);
-            }
-            _ => self.0.push((number, range)),
-        }
-    }
-
-    /// Whether a page of these bytes may have been read.
-    pub(crate) fn meet(&self, range: ByteRange) -> bool {
-        let pages = whole_pages(range);
-        self.0.iter().any(|(_, read)| !whole_pages(*read).intersection(pages).is_empty())
-    }
-
-    /// The pages of these bytes were dropped that requests before `number` have read. Where that would leave too many
-    /// ranges they stay noted, which costs a drop later.
-    pub(crate) fn dropped(&mut self, range: ByteRange, number: u64) {
-        let gone = whole_pages(range);
-        let (mut left, mut others) = (Vec::with_capacity(self.0.len()), self.0.len());
-        for (read_by, read) in std::mem::take(&mut self.0) {
-            others -= 1;
-            let parts = without(read, (read_by < number).then_some(gone));
-            let parts = if left.len() + parts.len() + others > RANGES_MAX { vec![read] } else { parts };
-            left.extend(parts.into_iter().map(|part| (read_by, part)));
-        }
-        self.0 = left;
-    }
-}
-
 fn pages_of(range: ByteRange) -> std::ops::Range<u64> {
     let page = rustix::param::page_size() as u64;
     let pages = whole_pages(range);
@@ -160,32 +120,6 @@ mod tests {
         reads.note(range(0, 2 * PAGES_MAX as u64 * PAGE), Some(1), None);
         assert_eq!(reads.newest.len(), PAGES_MAX);
         reads.clear();
-        assert!(!reads.meet(range(0, u64::MAX)));
-    }
-
-    // SEMANTICS 116
-    #[test]
-    fn what_was_read_beside_direct_writes_counts_until_it_is_dropped() {
-        let mut reads = ReadsBeside::default();
-        assert!(!reads.meet(range(0, u64::MAX)));
-        reads.note(1, range(0, 4 * PAGE));
-        assert!(reads.meet(range(PAGE + 1, PAGE + 2)) && !reads.meet(range(4 * PAGE, 5 * PAGE)));
-        reads.dropped(range(PAGE + 1, PAGE + 2), 1);
-        assert!(reads.meet(range(PAGE, PAGE + 1)), "it may have been read again since");
-        reads.dropped(range(PAGE + 1, PAGE + 2), 2);
-        assert!(!reads.meet(range(PAGE, 2 * PAGE)), "the whole page is gone");
-        assert!(reads.meet(range(0, 1)) && reads.meet(range(2 * PAGE, 2 * PAGE + 1)));
-        for at in 0..100 {
-            reads.note(3 + at, range(2 * at * PAGE, (2 * at + 1) * PAGE));
-        }
-        assert!(reads.0.len() <= RANGES_MAX);
-        assert!(reads.meet(range(198 * PAGE, 198 * PAGE + 1)), "the last one");
-        reads.dropped(range(100 * PAGE, 100 * PAGE + 1), 103);
-        assert!(
-            reads.0.len() <= RANGES_MAX && reads.meet(range(100 * PAGE, 101 * PAGE)),
-            "there are too many"
-        );
-        reads.dropped(range(0, u64::MAX), 103);
         assert!(!reads.meet(range(0, u64::MAX)));
     }
 

@@ -47,7 +47,10 @@ impl Story {
         }));
         let (inode, generation) = (story.file(), ramlace_base::Generation(1));
         story.apply(Op::Promote {
-            request: ramlace_wire::inline::Promote { inode, reads_first_page: false },
+            request: ramlace_wire::inline::Promote {
+                inode,
+                first_page: ramlace_wire::inline::FirstPage::Locked,
+            },
             epoch: Epoch(1),
         });
         story.apply(Op::Extend(wire::Extend { inode, generation, size: 500, from: 0 }));

@@ -8,12 +8,13 @@ use ramlace_lanes::Change;
 use ramlace_namespace::{Command, Op, Origin, Reply};
 use ramlace_transport::Proved;
 use ramlace_wire::chunk::WriteOrigin;
-use ramlace_wire::inline::{InlineOutcome, InlineWritten, WriteInline};
+use ramlace_wire::inline::{FirstPage, InlineOutcome, InlineWritten, WriteInline};
 use ramlace_wire::namespace::{Closed, LayoutWish, Lookup, Made, Opened, Unlinked};
 use ramlace_wire::peer::Token;
 use ramlace_wire::{ClusterMap, Layout, LayoutHints, encode_body};
 
 use crate::chunk::checked_range;
+use crate::data_leases::{promoted_by, spared_by};
 use crate::gate::Call;
 use crate::identity::Identity;
 use crate::many::moment;
@@ -42,8 +43,8 @@ enum After {
     WritesBack(InodeId, Vec<u8>),
     /// An inline file is truncated.
     Cuts(InodeId, u64),
-    /// An inline file is promoted to its lanes.
-    Promotes(InodeId),
+    /// An inline file is promoted to its lanes, by a session whose kernel may have its first page.
+    Promotes(InodeId, FirstPage),
     /// The session closes an inode, whose attributes it wants with a lease if it is named here.
     Closes(Option<InodeId>),
 }
@@ -94,7 +95,7 @@ impl Server {
             Op::WriteInline { request, .. } => self.complete_write(asked, request)?,
             Op::ChangeInlineCell { request, .. } => {
                 if is_met {
-                    self.changed_inline_before(call, request.inode)?;
+                    self.changed_inline_before(call, call.session, request.inode)?;
                 } else {
                     let range = checked_range(request.offset, 8)?;
                     self.before_inline_change(Some(call), call.session, request.inode, range, Change::Write)?;
@@ -103,7 +104,7 @@ impl Server {
             }
             Op::Truncate(request) => {
                 match is_met {
-                    true => self.changed_inline_before(call, request.inode)?,
+                    true => self.changed_inline_before(call, call.session, request.inode)?,
                     false => self.before_inline_cut(call, request.inode, request.size)?,
                 }
                 Op::Truncate(request)
@@ -134,7 +135,7 @@ impl Server {
         if !asked.is_met {
             self.before_inline_write(call, &mut request)?;
         } else if request.origin != WriteOrigin::Back {
-            self.changed_inline_before(call, request.inode)?;
+            self.changed_inline_before(call, spared_by(call.session, request.origin), request.inode)?;
         }
         self.counters.written_bytes(request.bytes.0.len() as u64);
         // Room is reserved for promised changes.
@@ -180,7 +181,7 @@ impl Server {
                 After::WritesBack(request.inode, request.bytes.0.clone())
             }
             Op::Truncate(request) if !asked.is_met => After::Cuts(request.inode, request.size),
-            Op::Promote { request, .. } => After::Promotes(request.inode),
+            Op::Promote { request, .. } => After::Promotes(request.inode, request.first_page),
             Op::Close(request) => After::Closes(request.leases.then_some(request.inode)),
             _ => After::Nothing,
         }
@@ -220,7 +221,9 @@ impl Server {
                 let range = ByteRange { start, end: u64::MAX };
                 self.before_inline_change(Some(call), session, inode, range, Change::Erase)?;
             }
-            (After::Promotes(inode), _) => self.changed_inline_before(call, inode)?,
+            (After::Promotes(inode, first_page), _) => {
+                self.changed_inline_before(call, promoted_by(session, first_page), inode)?;
+            }
             (After::Closes(inode), _) => {
                 let attributes = inode.and_then(|inode| self.lease_changed(session, who, slot, inode));
                 return Ok(encode_body(&Closed { attributes }));

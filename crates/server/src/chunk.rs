@@ -17,6 +17,7 @@ use ramlace_wire::chunk::{
 };
 use ramlace_wire::{ClusterMap, Header, encode_body};
 
+use crate::data_leases::{gives_lease, spared_by};
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::lanes::InFlight;
@@ -69,9 +70,12 @@ impl Server {
         };
         // From here on nothing else runs: these are the bytes that the lease covers.
         let (kept, arriving) = match request.keep {
-            Keep::Share | Keep::Strict => self.keep_lane(header, lane, range)?,
+            Keep::Share | Keep::Strict | Keep::BehindEnd => self.keep_lane(header, lane, range)?,
             Keep::No | Keep::Own => (false, false),
         };
+        if request.keep == Keep::BehindEnd {
+            return Ok((Readable::Hole, kept));
+        }
         if request.take && self.take_for_stores(&request.target, range)? {
             return Ok((Readable::Hole, kept));
         }
@@ -108,7 +112,7 @@ impl Server {
         let arriving = self.lane_desk.arriving_in(lane, range, header.session);
         // These pages are based on the bytes that are here now, which are about to change.
         for (writer, part) in &arriving {
-            self.before_change(None, writer.0, lane, *part, Change::Write)?;
+            self.before_change(None, *writer, lane, *part, Change::Write)?;
         }
         Ok((kept, !arriving.is_empty()))
     }
@@ -142,7 +146,7 @@ impl Server {
             Err(error) => return Ok(Err(error.into())),
         };
         let (place, origin) = (place_of(request.target.lane), request.origin);
-        let writer = (header.session, header.sequence);
+        let (writer, spared) = ((header.session, header.sequence), spared_by(header.session, origin));
         // Small data is received first, so that everything after it happens without a pause. So is all data
         // that waits for pages of strict mounts: the sender may stop in the middle.
         let mut is_here =
@@ -162,7 +166,7 @@ impl Server {
                 Ok(claiming) => claiming,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            match self.prepare_write(header, &request.target, &[range], writer).await {
+            match self.prepare_write(header, &request.target, &[range], (writer, spared)).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(self.written_before(header, &request, range)),
                 Err(refusal) => return Ok(Err(refusal)),
@@ -197,7 +201,7 @@ impl Server {
         range: ByteRange,
         origin: WriteOrigin,
     ) -> std::result::Result<Option<Claiming>, Refusal> {
-        if origin != WriteOrigin::Program {
+        if gives_lease(origin) {
             self.note_leases(header.session, false)?;
         }
         if origin == WriteOrigin::Back {
@@ -226,7 +230,8 @@ impl Server {
     fn written_before(&self, header: &Call, request: &WriteChunk, range: ByteRange) -> Outcome<ChunkWritten> {
         let (lane, session) = (request.target.lane, header.session);
         if request.origin != WriteOrigin::Back {
-            self.before_change(Some(header), session, lane, range, Change::Stored)?;
+            let spared = spared_by(session, request.origin);
+            self.before_change(Some(header), spared, lane, range, Change::Stored)?;
         }
         Ok(self.chunk_written(place_of(lane), session, request.origin))
     }
@@ -252,20 +257,21 @@ impl Server {
             .segments()
             .map(|piece| RawSegment { pointer: piece.address, length: piece.length })
             .collect();
-        let (back, through) = (request.origin == WriteOrigin::Back, request.origin == WriteOrigin::Through);
+        let through = request.origin == WriteOrigin::Through;
         if through {
             self.data.begin_through(place_of(target.lane), header.session, range);
         }
-        let in_flight = InFlight::begin(self, target, range, (writer, back), connection);
+        let in_flight = InFlight::begin(self, target, range, (writer, request.origin), connection);
         // SAFETY: the window keeps the segments mapped until this call has returned.
         let received = unsafe { connection.read_data_in_place(&segments).await };
         drop(in_flight);
         // Pages that were read meanwhile have some of the old bytes, and some of the new.
         let told = match request.origin {
             WriteOrigin::Back => None,
-            WriteOrigin::Program | WriteOrigin::Through => Some(header),
+            WriteOrigin::Program | WriteOrigin::Through | WriteOrigin::Beside => Some(header),
         };
-        if let Err(error) = self.before_change(told, header.session, target.lane, range, Change::Stored) {
+        let spared = spared_by(header.session, request.origin);
+        if let Err(error) = self.before_change(told, spared, target.lane, range, Change::Stored) {
             return Ok(Err(error.into()));
         }
         match received {
@@ -286,14 +292,14 @@ impl Server {
         }
     }
 
-    /// Ensures everything that must hold before bytes may change, in ranges that ascend and do not touch.
-    /// `false`: the write is done already.
+    /// Ensures everything that must hold before bytes may change, in ranges that ascend and do not touch. `spared`: see
+    /// [`spared_by`]. `false`: the write is done already.
     pub(crate) async fn prepare_write(
         self: &Rc<Self>,
         header: &Call,
         target: &LaneTarget,
         ranges: &[ByteRange],
-        writer: Writer,
+        (writer, spared): (Writer, SessionId),
     ) -> std::result::Result<bool, Refusal> {
         require_sequence(header)?;
         let LaneTarget { lane, slot, .. } = *target;
@@ -312,7 +318,7 @@ impl Server {
             // Stops also an attempt that began while this one waited for the lane. And write-backs of others
             // that are arriving: this write changes what their pages were based on. They will be repeated.
             if !self.lane_desk.stop_replaced(lane, writer, acknowledged_below(header)).await
-                && !self.lane_desk.stop_write_backs(lane, hull, writer.0).await
+                && !self.lane_desk.stop_write_backs(lane, hull, spared).await
             {
                 break;
             }
@@ -333,10 +339,11 @@ impl Server {
         let (target, lane, session) = (&request.target, request.target.lane, header.session);
         let (stored, told) = match request.origin {
             WriteOrigin::Back => (self.stored_in_pages(session, lane, range.start, bytes)?, None),
-            WriteOrigin::Program | WriteOrigin::Through => {
+            WriteOrigin::Program | WriteOrigin::Through | WriteOrigin::Beside => {
                 (Stored { ranges: vec![range], merged: None }, Some(header))
             }
         };
+        let spared = spared_by(session, request.origin);
         let new = stored.merged.as_deref().unwrap_or(bytes);
         // Allocates the memory of all of it, or changes nothing.
         {
@@ -346,7 +353,7 @@ impl Server {
             promise.map_err(|error| error.context(self.me))?;
         }
         for changed in stored.ranges {
-            self.before_change(told, session, lane, changed, Change::Write)?;
+            self.before_change(told, spared, lane, changed, Change::Write)?;
             let part = &new[(changed.start - range.start) as usize..(changed.end - range.start) as usize];
             self.change_bytes(target, changed, |store| store.write_staged(lane, changed.start, part))?;
         }

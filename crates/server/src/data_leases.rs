@@ -11,7 +11,7 @@ use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, Session
 use ramlace_lanes::{Change, DataLeases, Place, Stored};
 use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
-use ramlace_wire::inline::{Bytes, InlineMode, Promote, WriteInline};
+use ramlace_wire::inline::{Bytes, FirstPage, InlineMode, Promote, WriteInline};
 use ramlace_wire::leases::{EndRecalls, WaitPublished};
 use ramlace_wire::peer::QueryPages;
 
@@ -140,7 +140,8 @@ impl Server {
         range: ByteRange,
         origin: WriteOrigin,
     ) -> Result<bool> {
-        self.data.leases.borrow().is_alone(place, session, range, origin == WriteOrigin::Back)
+        let spared = spared_by(session, origin);
+        self.data.leases.borrow().is_alone(place, spared, range, origin == WriteOrigin::Back)
     }
 
     /// What programs have stored in pages that are written back to a lane.
@@ -173,7 +174,7 @@ impl Server {
         let now = self.data.now();
         let mut leases = self.data.leases.borrow_mut();
         match origin {
-            WriteOrigin::Program => {}
+            WriteOrigin::Program | WriteOrigin::Beside => {}
             WriteOrigin::Through => leases.wrote_through(place, session, range, bytes, now),
             WriteOrigin::Back => leases.wrote_back(place, session, range.start, bytes, now),
         }
@@ -242,12 +243,13 @@ impl Server {
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |range| Ok(part_of(&here, range));
         let (session, now) = (call.session, self.data.now());
         self.check_session(session)?;
-        if request.origin != WriteOrigin::Program {
+        if gives_lease(request.origin) {
             self.note_leases(session, false)?;
         }
         if request.origin != WriteOrigin::Back {
+            let spared = spared_by(session, request.origin);
             let before = |leases: &mut DataLeases| {
-                leases.before_change(place, session, range, Change::Write, read, now)
+                leases.before_change(place, spared, range, Change::Write, read, now)
             };
             let recalls = self.data.change_leases(before)?;
             self.log_pages()?;
@@ -300,23 +302,24 @@ impl Server {
     }
 
     /// Inline bytes were changed by an earlier attempt of the request: clients that had pages of them then
-    /// may still have them.
-    pub fn changed_inline_before(&self, call: &Call, inode: InodeId) -> Result<()> {
+    /// may still have them. `by`: whose pages do not count.
+    pub fn changed_inline_before(&self, call: &Call, by: SessionId, inode: InodeId) -> Result<()> {
         let all = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
-        self.before_inline_change(Some(call), call.session, inode, all, Change::Stored)
+        self.before_inline_change(Some(call), by, inode, all, Change::Stored)
     }
 
     /// Bytes are about to move from an inode to the file's lanes. Other clients have to drop their pages of
-    /// them first, and the requester soon: a lease belongs to the place where the bytes are.
+    /// them first, and so has the requester if it can, else soon: a lease belongs to the place where the bytes are.
     pub async fn before_promotion(self: &Rc<Self>, call: &Call, request: &Promote) -> Outcome<()> {
         let (place, all) = ((request.inode, None), ByteRange { start: 0, end: u64::MAX });
-        let _promoting = request.reads_first_page.then(|| Promoting::begin(self, place, call.session));
+        let is_reading = request.first_page == FirstPage::Read;
+        let _promoting = is_reading.then(|| Promoting::begin(self, place, call.session));
         loop {
             let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> = &mut |_| Ok(Vec::new());
             let now = self.data.now();
             let mut recalls = self.data.leases.borrow_mut().before_change(
                 place,
-                call.session,
+                promoted_by(call.session, request.first_page),
                 all,
                 Change::Stored,
                 read,
@@ -331,7 +334,8 @@ impl Server {
             self.data.pass(&recalls).await;
             self.admit_slot(call, place.0.slot()).await?;
         }
-        if self.data.leases.borrow_mut().recall_from(place, call.session, self.data.now()) {
+        let is_recalled = request.first_page == FirstPage::Free;
+        if !is_recalled && self.data.leases.borrow_mut().recall_from(place, call.session, self.data.now()) {
             self.data.changed.notify_waiters();
         }
         Ok(())
@@ -382,6 +386,28 @@ impl Server {
         let (size, bytes) = durable.names(inode.slot())?.inline_now(inode)?;
         Some((size, bytes.to_vec()))
     }
+}
+
+/// The session from which nothing is recalled when it writes: its pages have the bytes, or it keeps none. [`SessionId::NONE`]
+/// for bytes that go past its kernel's pages.
+pub fn spared_by(session: SessionId, origin: WriteOrigin) -> SessionId {
+    match origin {
+        WriteOrigin::Beside => SessionId::NONE,
+        WriteOrigin::Program | WriteOrigin::Through | WriteOrigin::Back => session,
+    }
+}
+
+/// The session that a promotion does not wait for.
+pub fn promoted_by(session: SessionId, first_page: FirstPage) -> SessionId {
+    match first_page {
+        FirstPage::Free => SessionId::NONE,
+        FirstPage::Locked | FirstPage::Read => session,
+    }
+}
+
+/// Whether the session's kernel has pages of what it writes.
+pub fn gives_lease(origin: WriteOrigin) -> bool {
+    matches!(origin, WriteOrigin::Through | WriteOrigin::Back)
 }
 
 /// Held while a session's kernel reads a page of an inode whose bytes have to be moved to lanes first.

@@ -10,7 +10,7 @@ use ramlace_wire::chunk::{
 };
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::coordination::NoteChange;
-use ramlace_wire::inline::{Bytes, InlineMode, InlineWritten, Promote, ReadInline, WriteInline};
+use ramlace_wire::inline::{Bytes, FirstPage, InlineMode, InlineWritten, Promote, ReadInline, WriteInline};
 use ramlace_wire::leases::{EndRecalls, WaitPublished};
 use ramlace_wire::listen::{Listen, News};
 use ramlace_wire::namespace::{Create, LayoutWish, Open, Opened};
@@ -512,7 +512,7 @@ fn a_session_that_reads_bytes_on_their_way_to_lanes_keeps_none_or_drops_them_whe
         holder.change(1, 0, &Open { inode, read: true, write: true, run: false }).await.unwrap();
         let mut looker = changer.another(&server.address).await;
         let promoting = tokio::task::spawn_local(async move {
-            changer.change(3, 2, &Promote { inode, reads_first_page: false }).await
+            changer.change(3, 2, &Promote { inode, first_page: FirstPage::Locked }).await
         });
         // The bytes are in flight when they cannot be changed.
         let mut sequence = 2;

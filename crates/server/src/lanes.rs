@@ -10,7 +10,7 @@ use ramlace_base::{ByteRange, LaneId, Result, ServerId, Slot};
 use ramlace_lanes::{LaneChange, LaneEffect, LaneTable, Notified, Writer};
 use ramlace_store::Store;
 use ramlace_transport::nonblocking::Connection;
-use ramlace_wire::chunk::LaneTarget;
+use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
 use tokio::sync::Notify;
 
 use crate::record::Record;
@@ -108,11 +108,11 @@ impl InFlight {
         server: &Rc<Server>,
         target: &LaneTarget,
         range: ByteRange,
-        (writer, back): (Writer, bool),
+        (writer, origin): (Writer, WriteOrigin),
         connection: &Connection,
     ) -> InFlight {
         let (canceller, ended) = (connection.canceller(), Notify::new());
-        let write = Rc::new(Arriving { range, back, canceller, ended });
+        let write = Rc::new(Arriving { range, origin, canceller, ended });
         server.lane_desk.arriving.borrow_mut().insert((target.lane, writer), write);
         server.lane_desk.traffic.borrow_mut().begin(target.lane, writer, range);
         InFlight { server: server.clone(), target: *target, writer }

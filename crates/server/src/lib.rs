@@ -31,6 +31,8 @@
 //!
 //! Invariant: `server` decides nothing about names, placement or membership; the pure crates do.
 
+#[cfg(test)]
+mod beside_tests;
 mod callers;
 mod cause;
 mod changes;

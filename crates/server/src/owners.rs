@@ -89,7 +89,7 @@ impl Server {
 pub fn wish_of(keep: Keep) -> Wish {
     match keep {
         Keep::No => Wish::Read,
-        Keep::Share => Wish::Share,
+        Keep::Share | Keep::BehindEnd => Wish::Share,
         Keep::Strict => Wish::Strict,
         Keep::Own => Wish::Own,
     }

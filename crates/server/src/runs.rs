@@ -85,7 +85,7 @@ impl Server {
         let (place, hull, writer) = (place_of(lane), runs.reach().hull, (header.session, header.sequence));
         self.data.room_for_bases(None).await;
         let _claiming = self.claim_change(header, place, hull, WriteOrigin::Program).await?;
-        if !self.prepare_write(header, target, &joined, writer).await? {
+        if !self.prepare_write(header, target, &joined, (writer, header.session)).await? {
             // Done before: clients that had pages of it then may still have them.
             return Ok(self.before_changes(Some(header), header.session, lane, &joined, Change::Stored)?);
         }

@@ -8,7 +8,8 @@ use ramlace_base::{ByteRange, Error, ErrorKind, Generation, InodeId, LaneId, Ser
 use ramlace_wire::chunk::{ChunkRead, ChunkWritten, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin};
 use ramlace_wire::cluster::GetMap;
 use ramlace_wire::inline::{
-    Bytes, BytesPlace, InlineMode, InlineOutcome, InlineWritten, Promote, Promoted, ReadInline, WriteInline,
+    Bytes, BytesPlace, FirstPage, InlineMode, InlineOutcome, InlineWritten, Promote, Promoted, ReadInline,
+    WriteInline,
 };
 use ramlace_wire::leases::EndRecalls;
 use ramlace_wire::listen::Listen;
@@ -56,8 +57,8 @@ fn keep(inode: InodeId) -> ReadInline {
     ReadInline { inode, offset: 0, length: PAGE as u32, keep: true }
 }
 
-fn promote(inode: InodeId, reads_first_page: bool) -> Promote {
-    Promote { inode, reads_first_page }
+fn promote(inode: InodeId, first_page: FirstPage) -> Promote {
+    Promote { inode, first_page }
 }
 
 fn write(inode: InodeId, offset: u64, bytes: &[u8], origin: WriteOrigin) -> WriteInline {
@@ -143,8 +144,9 @@ fn what_a_refused_write_back_brought_is_written_when_it_comes_again() {
         small.change_first(&server).await;
         let mut promoter = small.changer.another(&server.address).await;
         let inode = small.inode;
-        let promoting =
-            tokio::task::spawn_local(async move { promoter.change(4, 3, &promote(inode, false)).await });
+        let promoting = tokio::task::spawn_local(async move {
+            promoter.change(4, 3, &promote(inode, FirstPage::Locked)).await
+        });
         // While a file is being promoted it accepts no writes; those that come before are done.
         let mut sequence = 2;
         while let Ok(done) = small.back(sequence).await {
@@ -207,7 +209,8 @@ fn a_session_that_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_gr
         assert!(waits(&mut listener, small.changer.connection.read_request()).await);
         pass(&server).await;
         small.changer.answer::<InlineWritten>().await.unwrap();
-        let promoted: Promoted = small.changer.change(4, 3, &promote(small.inode, false)).await.unwrap();
+        let promoted: Promoted =
+            small.changer.change(4, 3, &promote(small.inode, FirstPage::Locked)).await.unwrap();
         small.target.generation = promoted.size.generation;
         // What it reads elsewhere in the lane does not make that page valid.
         small.keep_of_lane(2 * PAGE as u64).await;
@@ -228,21 +231,25 @@ fn a_session_that_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_gr
 // SEMANTICS 114.2
 #[test]
 fn who_promotes_a_file_waits_for_all_who_have_its_page_and_not_for_whose_kernel_reads_it() {
-    for reads in [false, true] {
+    for first_page in [FirstPage::Locked, FirstPage::Read] {
         let server = TestServer::start(1);
         run(async {
             let mut small = small(&server, SLOT).await;
             small.changer.ask(&keep(small.inode)).await.unwrap();
             let mut listener = small.holder.another(&server.address).await;
             let header = small.holder.header(Kind::Promote, 2, 1);
-            small.holder.connection.queue_reply(header, &encode_body(&promote(small.inode, reads)), &[]);
+            small.holder.connection.queue_reply(header, &encode_body(&promote(small.inode, first_page)), &[]);
             small.holder.connection.flush().await.unwrap();
             assert!(waits(&mut listener, small.holder.connection.read_request()).await);
             let header = small.changer.header(Kind::Promote, 3, 2);
-            small.changer.connection.queue_reply(header, &encode_body(&promote(small.inode, false)), &[]);
+            small.changer.connection.queue_reply(
+                header,
+                &encode_body(&promote(small.inode, FirstPage::Locked)),
+                &[],
+            );
             small.changer.connection.flush().await.unwrap();
             let has_waited = waits(&mut listener, small.changer.connection.read_request()).await;
-            assert_eq!(has_waited, !reads);
+            assert_eq!(has_waited, first_page != FirstPage::Read);
         });
     }
 }

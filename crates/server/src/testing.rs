@@ -18,7 +18,7 @@ use ramlace_wire::chunk::{
     ChunkExtended, ChunkRead, ChunkWritten, ExtendChunk, Keep, LaneTarget, ReadChunk, WriteChunk, WriteOrigin,
 };
 use ramlace_wire::cluster::GetMap;
-use ramlace_wire::inline::Promote;
+use ramlace_wire::inline::{FirstPage, Promote};
 use ramlace_wire::namespace::GetAttributes;
 use ramlace_wire::runs::{LaneRuns, ReadRuns, RunsRead, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionKind};
@@ -317,7 +317,7 @@ impl Client {
     /// Promotes an empty file, by a number far above `sequence` that acknowledges nothing from it on.
     pub async fn promote(&mut self, sequence: u64, inode: InodeId) -> Answered<()> {
         const ABOVE: u32 = 1_000_000;
-        self.change(sequence + u64::from(ABOVE), ABOVE, &Promote { inode, reads_first_page: false })
+        self.change(sequence + u64::from(ABOVE), ABOVE, &Promote { inode, first_page: FirstPage::Locked })
             .await
             .map(drop)
     }

@@ -45,6 +45,8 @@ numbered! {
         /// On a strict mount, where programs store into them: the session owns them, and no other kernel has them. One page is
         /// waited for until all others have dropped it; several are Busy where others have some of them.
         Own = 4,
+        /// As zeros: they lie behind the end of the file. None of them are answered, and the session gets a lease.
+        BehindEnd = 5,
     }
 }
 
@@ -93,13 +95,16 @@ impl Request for ReadChunk {
 numbered! {
     /// Where the bytes of a write come from: whether a kernel keeps pages of them.
     WriteOrigin {
-        /// From a program's memory; no kernel keeps them.
+        /// From a program's memory; no kernel keeps them, and nothing is recalled from the session.
         Program = 1,
         /// From a program, through pages that its kernel keeps: the session gets a lease on these bytes.
         Through = 2,
         /// Pages that a kernel writes back, because programs may have stored into them: only what differs from
         /// what that kernel was given is written. Never waits for other holders of leases.
         Back = 3,
+        /// From a program, past the pages of its kernel, which does not have the bytes: the session's own pages are recalled
+        /// as those of others.
+        Beside = 4,
     }
 }
 

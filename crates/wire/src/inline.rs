@@ -176,14 +176,26 @@ impl Request for WriteInline {
     }
 }
 
+numbered! {
+    /// What the client's kernel may have of the first page of a file that is promoted. Others have dropped theirs before the
+    /// bytes go.
+    FirstPage {
+        /// Perhaps a page that is locked for the very request that needs the promotion: it is recalled, and nobody waits.
+        Locked = 1,
+        /// None: it is just reading it. Others that promote the file do not wait for its drop, which would wait for that read.
+        Read = 2,
+        /// Perhaps one that is locked for nothing: it is dropped before the bytes go, as those of others.
+        Free = 3,
+    }
+}
+
 /// The file's bytes go to its lanes; answered when they are there. Nothing for one that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promote {
     /// The file.
     pub inode: InodeId,
-    /// The client's kernel is reading the file's first page, so it has none: others that promote the file do not wait for
-    /// its drop, which would wait for that read.
-    pub reads_first_page: bool,
+    /// What the client's kernel may have of its first page.
+    pub first_page: FirstPage,
 }
 
 /// The file is in its lanes.

@@ -315,7 +315,8 @@ impl Run {
         let reply = self.change(model::create(name, layout))?;
         let Reply::Opened(opened) = reply else { return Err(format!("a file is made by {reply:?}")) };
         let inode = opened.info.attributes.inode;
-        let promote = ramlace_wire::inline::Promote { inode, reads_first_page: false };
+        let promote =
+            ramlace_wire::inline::Promote { inode, first_page: ramlace_wire::inline::FirstPage::Locked };
         let reply = self.change(Op::Promote { request: promote, epoch: self.map().epoch })?;
         let Reply::Promoted(promoted) = reply else { return Err(format!("it is promoted by {reply:?}")) };
         let generation = promoted.size.generation;

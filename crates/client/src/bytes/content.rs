@@ -72,16 +72,21 @@ impl File {
     /// Writes all bytes at the file's end, which the home chooses, and returns where that was.
     /// Bytes of one append are never mixed with another's; a failed one leaves a hole.
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
+        self.append_pages(bytes, Pages::None)
+    }
+
+    /// The same for bytes that a kernel may cache.
+    pub(crate) fn append_pages(&self, bytes: &[u8], pages: Pages<'_>) -> Result<u64> {
         self.needs_writing()?;
         let handle = self.handle()?;
         if bytes.is_empty() {
             return self.size();
         }
-        self.append_all(handle, bytes).map_err(|error| self.tell(error))
+        self.append_all(handle, bytes, pages).map_err(|error| self.tell(error))
     }
 
-    fn append_all(&self, handle: &Handle, bytes: &[u8]) -> Result<u64> {
-        if let Some(offset) = self.append_inline(handle, bytes)? {
+    fn append_all(&self, handle: &Handle, bytes: &[u8], pages: Pages<'_>) -> Result<u64> {
+        if let Some(offset) = self.append_inline(handle, bytes, pages)? {
             return Ok(offset);
         }
         let session = &handle.session;
@@ -91,7 +96,7 @@ impl File {
             let reserved = session.change(self.inode().slot(), &request, session.deadline())?;
             let memory = Memory::of_bytes(bytes, reserved.offset);
             let size = Size { generation: reserved.generation, size: reserved.offset };
-            let outcome = self.transfer(handle, size, Direction::Write, memory).run();
+            let outcome = self.transfer_of(pages, handle, size, Direction::Write, memory).run();
             // Finished even after a failure: an open reservation holds back the published size.
             let failed = !matches!(outcome, Outcome::Done);
             let finished = self.finish_append(handle, &reserved, failed);

@@ -11,7 +11,7 @@ use std::io::IoSliceMut;
 use ramlace_base::{ByteRange, Epoch, ErrorKind, Result, limits};
 use ramlace_wire::chunk::{Keep, WriteOrigin};
 use ramlace_wire::inline::{
-    Bytes, InlineMode, InlineOutcome, InlineWritten, Promote, ReadInline, WriteInline,
+    Bytes, FirstPage, InlineMode, InlineOutcome, InlineWritten, Promote, ReadInline, WriteInline,
 };
 use ramlace_wire::namespace::SizeInfo;
 use ramlace_wire::{Layout, Request};
@@ -88,7 +88,7 @@ impl File {
             return Ok(false);
         }
         if memory.ranges().any(|range| range.end > BYTES_MAX) {
-            self.promote(handle)?;
+            self.promote_as(handle, pages.first_page())?;
             return Ok(false);
         }
         for range in memory.ranges() {
@@ -184,15 +184,20 @@ impl File {
 
     /// Appends to an inline file and returns the offset; `None` when it is in its lanes, and nothing was
     /// written.
-    pub(crate) fn append_inline(&self, handle: &Handle, bytes: &[u8]) -> Result<Option<u64>> {
+    pub(crate) fn append_inline(
+        &self,
+        handle: &Handle,
+        bytes: &[u8],
+        pages: Pages<'_>,
+    ) -> Result<Option<u64>> {
         if !handle.open.is_inline() {
             return Ok(None);
         }
         if bytes.len() as u64 > BYTES_MAX {
-            self.promote(handle)?;
+            self.promote_as(handle, pages.first_page())?;
             return Ok(None);
         }
-        let written = self.change_inline(handle, InlineMode::End, 0, bytes.to_vec(), Pages::None)?;
+        let written = self.change_inline(handle, InlineMode::End, 0, bytes.to_vec(), pages)?;
         Ok(written.map(|written| written.offset))
     }
 
@@ -210,7 +215,8 @@ impl File {
         let (slot, deadline, origin) = (self.inode().slot(), session.deadline(), pages.origin());
         session.listen_for_pages(slot, pages)?;
         let request = WriteInline { inode: self.inode(), mode, offset, bytes: Bytes(bytes), origin };
-        if origin != WriteOrigin::Back
+        // A promise recalls nothing before it is answered.
+        if matches!(origin, WriteOrigin::Program | WriteOrigin::Through)
             && let Some(written) = session.write_behind(&request)
         {
             handle.open.learn(size_of(written.size));
@@ -238,7 +244,7 @@ impl File {
                 handle.open.goes_to_lanes(written.since);
                 Ok(None)
             }
-            InlineOutcome::Full => self.promote(handle).map(|()| None),
+            InlineOutcome::Full => self.promote_as(handle, pages.first_page()).map(|()| None),
         }
     }
 
@@ -246,21 +252,24 @@ impl File {
     ///
     /// Errors: `NoSpace` when lane 0 has no room; the file stays inline then.
     pub(crate) fn promote(&self, handle: &Handle) -> Result<()> {
-        self.promote_as(handle, false)
+        self.promote_as(handle, FirstPage::Locked)
     }
 
     /// The same for what is read from `offset` on, perhaps for a kernel's pages.
     fn promote_while_reading(&self, handle: &Handle, pages: Pages<'_>, offset: u64) -> Result<()> {
-        self.promote_as(handle, pages.keep() != Keep::No && offset == 0)
+        let reads = pages.keep() != Keep::No && offset == 0;
+        self.promote_as(handle, if reads { FirstPage::Read } else { FirstPage::Locked })
     }
 
-    fn promote_as(&self, handle: &Handle, reads_first_page: bool) -> Result<()> {
+    fn promote_as(&self, handle: &Handle, first_page: FirstPage) -> Result<()> {
         if !handle.open.is_inline() {
             return Ok(());
         }
         let session = &handle.session;
-        let request = Promote { inode: self.inode(), reads_first_page };
-        if let Some(promoted) = session.promote_behind(request) {
+        let request = Promote { inode: self.inode(), first_page };
+        if first_page != FirstPage::Free
+            && let Some(promoted) = session.promote_behind(request)
+        {
             // The lanes will ask the file's home about it.
             session.sync_promises(self.inode().slot(), session.deadline())?;
             handle.open.learn(size_of(promoted.size));

@@ -27,14 +27,18 @@ impl File {
     pub fn keep_behind(&self, range: ByteRange) -> Result<()> {
         let handle = self.handle()?;
         let (session, layout, noted) = (&handle.session, self.layout(), Noted::default());
-        let pages = Pages::Keep(Keep::Share, &noted);
+        let pages = Pages::Keep(Keep::BehindEnd, &noted);
         let ask = |size| {
             let transfer = self.transfer_of(pages, handle, size, Direction::Read, Memory::none());
-            let meets = |lane: &u16| !ramlace_layout::lane_span(layout, *lane, range).is_empty();
-            for lane in (0..layout.width).filter(meets).filter(|_| !handle.open.is_inline()) {
-                // No bytes: the whole lane, of which nothing counts as read anew.
-                let target = transfer.target(lane)?;
-                let request = ReadChunk { target, offset: 0, length: 0, keep: Keep::Share, take: false };
+            for lane in (0..layout.width).filter(|_| !handle.open.is_inline()) {
+                let span = ramlace_layout::lane_span(layout, lane, range);
+                if span.is_empty() {
+                    continue;
+                }
+                // A kernel reads at most as many bytes as a request may ask for.
+                let (target, length) = (transfer.target(lane)?, span.length() as u32);
+                let request =
+                    ReadChunk { target, offset: span.start, length, keep: Keep::BehindEnd, take: false };
                 session.listen_for_pages(target.slot, pages)?;
                 session.ask(target.slot, &request, session.deadline())?;
             }
@@ -87,6 +91,17 @@ impl File {
     /// As [`File::write_at`], for bytes that a kernel also caches in its pages.
     pub fn write_through(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         self.write_pages(&mut Memory::of_bytes(bytes, offset), offset, Pages::Through)
+    }
+
+    /// As [`File::write_at`], for bytes that go past the pages of this machine's kernel: what it caches of them is dropped
+    /// before this returns, as in other kernels.
+    pub fn write_beside(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        self.write_pages(&mut Memory::of_bytes(bytes, offset), offset, Pages::Beside)
+    }
+
+    /// As [`File::append`], likewise.
+    pub fn append_beside(&self, bytes: &[u8]) -> Result<u64> {
+        self.append_pages(bytes, Pages::Beside)
     }
 
     /// Writes back pages into which programs may have stored, as far as they lie below the file's size at its

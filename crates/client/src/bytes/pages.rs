@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use ramlace_base::ServerId;
 use ramlace_wire::chunk::{Keep, WriteOrigin};
+use ramlace_wire::inline::FirstPage;
 
 use crate::session::sequences::NumberFor;
 
@@ -74,6 +75,8 @@ pub(crate) enum Pages<'a> {
     Keep(Keep, &'a Noted),
     /// The kernel caches what a program writes.
     Through,
+    /// A program's write goes past what the kernel caches of these bytes: that is recalled, as from others.
+    Beside,
     /// Pages are written back, as programs have stored into them.
     Back(&'a RefCell<RecallsMade>),
 }
@@ -83,7 +86,7 @@ impl Pages<'_> {
     pub(crate) fn keep(&self) -> Keep {
         match self {
             Pages::Keep(keep, _) => *keep,
-            Pages::None | Pages::Through | Pages::Back(_) => Keep::No,
+            Pages::None | Pages::Through | Pages::Beside | Pages::Back(_) => Keep::No,
         }
     }
 
@@ -101,8 +104,14 @@ impl Pages<'_> {
         match self {
             Pages::None | Pages::Keep(..) => WriteOrigin::Program,
             Pages::Through => WriteOrigin::Through,
+            Pages::Beside => WriteOrigin::Beside,
             Pages::Back(_) => WriteOrigin::Back,
         }
+    }
+
+    /// What the kernel may have of a file's first page while a write promotes the file.
+    pub(crate) fn first_page(&self) -> FirstPage {
+        if matches!(self, Pages::Beside) { FirstPage::Free } else { FirstPage::Locked }
     }
 
     /// What a write's number is for, in a lane.
@@ -114,7 +123,7 @@ impl Pages<'_> {
     pub(crate) fn repeated(&self) -> Option<&Cell<bool>> {
         match self {
             Pages::Keep(_, noted) => Some(&noted.repeated),
-            Pages::None | Pages::Through | Pages::Back(_) => None,
+            Pages::None | Pages::Through | Pages::Beside | Pages::Back(_) => None,
         }
     }
 

@@ -35,14 +35,14 @@ impl State {
             }
             Kind::ReadChunk => {
                 let ReadChunk { target, offset, length, keep, .. } = decode_body::<ReadChunk>(kind, bytes)?;
-                let keep = keep != Keep::No;
+                let (keep, behind_end) = (keep != Keep::No, keep == Keep::BehindEnd);
                 self.data.keeps.push(keep);
                 let kept = keep && !self.data.kept.insert(target.lane);
                 let lane = self.lane(id, &target)?;
                 let start = (offset as usize).min(lane.len());
                 let end = (offset as usize + length as usize).min(lane.len());
                 let mut found = lane[start..end].to_vec();
-                if found.iter().all(|byte| *byte == 0) {
+                if behind_end || found.iter().all(|byte| *byte == 0) {
                     return body(&ChunkRead { hole: true, kept });
                 }
                 found.resize(length as usize, 0);

@@ -70,7 +70,7 @@ impl State {
                 body(&InlineCellChanged { outcome, cell, size: size_of(inode) })
             }
             Kind::Promote => {
-                let Promote { inode, reads_first_page: _ } = decode_body::<Promote>(kind, bytes)?;
+                let Promote { inode, first_page: _ } = decode_body::<Promote>(kind, bytes)?;
                 let lane_bytes_max = self.lane_bytes_max;
                 let found = self.inode(id, inode)?;
                 if found.info.inline && found.bytes.len() > lane_bytes_max {

@@ -4,7 +4,7 @@ use ramlace_base::{Epoch, InodeId, Name, Sequence, SessionId, Slot, Timestamp};
 use ramlace_namespace::{Command, Effect, Op, Origin, Reply, SlotState};
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::delegation::Delegated;
-use ramlace_wire::inline::{Bytes, InlineMode, Promote, WriteInline};
+use ramlace_wire::inline::{Bytes, FirstPage, InlineMode, Promote, WriteInline};
 use ramlace_wire::namespace::{
     Close, Create, GetAttributes, InodeInfo, LayoutWish, NewMode, SetAttributes, TimeReason,
 };
@@ -113,8 +113,10 @@ impl Pair {
 
     fn promote(&mut self, inode: InodeId, at: Timestamp) {
         let Some(told) = self.known.promote(inode) else { return };
-        let done = self
-            .apply(Op::Promote { request: Promote { inode, reads_first_page: false }, epoch: Epoch(1) }, at);
+        let done = self.apply(
+            Op::Promote { request: Promote { inode, first_page: FirstPage::Locked }, epoch: Epoch(1) },
+            at,
+        );
         assert_eq!(encode_body(&told), done.encode());
     }
 

@@ -4,8 +4,8 @@ use ramlace_base::ByteRange;
 use ramlace_client::RecallsMade;
 use ramlace_wire::Layout;
 
-use crate::in_flight::{HeldPages, InFlight, Kind, LeftOut, Written};
-use crate::reads::{Held, Reads, ReadsBeside};
+use crate::in_flight::{HeldPages, InFlight, Kind, LeftOut};
+use crate::reads::{Held, Reads};
 
 /// A file that was read or written.
 #[derive(Default)]
@@ -20,8 +20,6 @@ pub(crate) struct File {
     drops_met: u64,
     /// What was read since then, if it may have been after a drop.
     read: Reads,
-    /// What came into pages while programs could write.
-    read_beside: ReadsBeside,
     /// The recalls from other clients that write-backs have made, and that were not waited for yet.
     made: RecallsMade,
     /// How often all leases on one of its lanes have ended.
@@ -35,20 +33,10 @@ impl File {
         self.drops_begun
     }
 
-    /// A program's direct write begins.
-    pub(crate) fn begin_directly(&mut self, number: u64, range: ByteRange) -> u64 {
-        self.in_flight.begin_write(number, Kind::Through, range, Written::Directly);
-        self.drops_begun
-    }
-
     /// A program's write through pages begins. A page that it fills is kept by the kernel, and so is one that was there
     /// before; another one has no bytes, neither before the write nor behind it. Returns whether pages of it may be kept.
-    pub(crate) fn keeps(&mut self, number: u64, range: ByteRange) -> bool {
+    pub(crate) fn keeps(&mut self, range: ByteRange) -> bool {
         self.has_pages |= fills_a_page(range);
-        if self.has_pages {
-            // Direct writes of one program may be in flight beside it (`io_submit`).
-            self.read_beside.note(number, range);
-        }
         self.has_pages
     }
 
@@ -62,13 +50,10 @@ impl File {
         self.in_flight.has(kind, range, before)
     }
 
-    /// Pages are being read by the request with this number; `unique` is the kernel's, if programs may write the file.
-    pub(crate) fn note_read(&mut self, layout: &Layout, range: ByteRange, number: u64, unique: Option<u64>) {
+    /// Pages are being read, for this request of the kernel if programs may write the file.
+    pub(crate) fn note_read(&mut self, layout: &Layout, range: ByteRange, unique: Option<u64>) {
         self.layout.get_or_insert(*layout);
         self.has_pages = true;
-        if unique.is_some() {
-            self.read_beside.note(number, range);
-        }
         if self.may_have_been_dropped() {
             let drops_over = (self.drops_over == self.drops_begun).then_some(self.drops_over);
             self.read.note(range, unique, drops_over);
@@ -84,17 +69,6 @@ impl File {
             self.write_answered();
         }
         suspect
-    }
-
-    /// Whether the kernel may have got pages of a direct write that is about to be answered, perhaps before the bytes
-    /// were there.
-    pub(crate) fn has_pages_beside(&self, range: ByteRange) -> bool {
-        self.read_beside.meet(range)
-    }
-
-    /// The pages of a direct write were dropped that requests before `number` have read.
-    pub(crate) fn dropped_for_direct(&mut self, range: ByteRange, number: u64) {
-        self.read_beside.dropped(range, number);
     }
 
     /// Whether the kernel holds the last page of a write: see [`Reads::hold`].
@@ -199,11 +173,10 @@ mod tests {
     fn what_fills_no_page_of_a_file_without_pages_is_kept_nowhere() {
         let range = |start, end| ByteRange { start, end };
         let mut file = File::default();
-        let fills_none = [range(0, 4095), range(1, 8191), range(4095, 4097)];
-        assert!(!fills_none.into_iter().any(|range| file.keeps(1, range)));
+        assert!(!file.keeps(range(0, 4095)) && !file.keeps(range(1, 8191)) && !file.keeps(range(4095, 4097)));
         assert!(file.is_blank());
-        assert!(file.keeps(2, range(1, 8192)), "the second page");
-        assert!(file.keeps(3, range(0, 1)) && !file.is_blank(), "it may be in one that is there");
-        assert!(File::default().keeps(1, range(0, 4096)));
+        assert!(file.keeps(range(1, 8192)), "the second page");
+        assert!(file.keeps(range(0, 1)) && !file.is_blank(), "it may be in one that is there");
+        assert!(File::default().keeps(range(0, 4096)));
     }
 }

@@ -13,7 +13,7 @@ use ramlace_model::{Model, Node};
 use ramlace_namespace::{
     Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, SlotState,
 };
-use ramlace_wire::inline::Promote;
+use ramlace_wire::inline::{FirstPage, Promote};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{CutLane, InodeAnswer, QueryInode};
 use ramlace_wire::{Credentials, Layout};
@@ -108,7 +108,7 @@ impl World {
         }
         let promoted = world
             .client(Op::Promote {
-                request: Promote { inode: world.file, reads_first_page: false },
+                request: Promote { inode: world.file, first_page: FirstPage::Locked },
                 epoch: Epoch(1),
             })
             .0;

@@ -8,15 +8,16 @@ use std::rc::Rc;
 use ramlace_base::{ByteRange, LaneId, Sequence, SessionId};
 use ramlace_lanes::{Traffic, Writer};
 use ramlace_transport::nonblocking::Canceller;
+use ramlace_wire::chunk::WriteOrigin;
 use tokio::sync::Notify;
 
+use crate::data_leases::spared_by;
 use crate::server::acknowledged::Acknowledged;
 
 /// A write into a lane's memory whose bytes are still arriving.
 pub struct Arriving {
     pub range: ByteRange,
-    /// A kernel's write-back of pages.
-    pub back: bool,
+    pub origin: WriteOrigin,
     /// Stops the connection on which it arrives.
     pub canceller: Canceller,
     /// Notified when the write has ended in any way.
@@ -68,12 +69,12 @@ impl LaneDesk {
     /// Stops write-backs of others that are arriving in a range. Returns whether there were any: then other
     /// requests have run.
     pub async fn stop_write_backs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
-        self.stop_arriving(lane, range, session, |back| back).await
+        self.stop_arriving(lane, range, session, |origin| origin == WriteOrigin::Back).await
     }
 
     /// The same for writes of programs.
     pub async fn stop_programs(&self, lane: LaneId, range: ByteRange, session: SessionId) -> bool {
-        self.stop_arriving(lane, range, session, |back| !back).await
+        self.stop_arriving(lane, range, session, |origin| origin != WriteOrigin::Back).await
     }
 
     async fn stop_arriving(
@@ -81,7 +82,7 @@ impl LaneDesk {
         lane: LaneId,
         range: ByteRange,
         session: SessionId,
-        is_meant: impl Fn(bool) -> bool,
+        is_meant: impl Fn(WriteOrigin) -> bool,
     ) -> bool {
         let mut stopped = false;
         loop {
@@ -89,7 +90,7 @@ impl LaneDesk {
                 let arriving = self.arriving.borrow();
                 let mut meant = arriving.iter().filter(|((other, writer), arriving)| {
                     let meets = !arriving.range.intersection(range).is_empty();
-                    *other == lane && writer.0 != session && is_meant(arriving.back) && meets
+                    *other == lane && writer.0 != session && is_meant(arriving.origin) && meets
                 });
                 meant.next().map(|((_, writer), _)| *writer)
             };
@@ -99,17 +100,20 @@ impl LaneDesk {
         }
     }
 
-    /// Writes of others whose bytes are arriving in a range, and the parts of the range.
+    /// Writes whose bytes are arriving in a range and will not be in this session's pages: from which session each recalls
+    /// nothing ([`spared_by`]), and the part of the range.
     pub fn arriving_in(
         &self,
         lane: LaneId,
         range: ByteRange,
         session: SessionId,
-    ) -> Vec<(Writer, ByteRange)> {
+    ) -> Vec<(SessionId, ByteRange)> {
         let arriving = self.arriving.borrow();
-        let others = arriving.iter().filter(|((other, writer), _)| *other == lane && writer.0 != session);
-        let parts = others.map(|((_, writer), arriving)| (*writer, arriving.range.intersection(range)));
-        parts.filter(|(_, part)| !part.is_empty()).collect()
+        let of_lane = arriving.iter().filter(|((other, _), _)| *other == lane);
+        let parts = of_lane.map(|((_, writer), arriving)| {
+            (spared_by(writer.0, arriving.origin), arriving.range.intersection(range))
+        });
+        parts.filter(|(spared, part)| *spared != session && !part.is_empty()).collect()
     }
 
     /// A retry stops the attempt that it repeats, and those that its session has abandoned, so that late

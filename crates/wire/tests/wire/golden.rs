@@ -80,6 +80,7 @@ of_one_byte! {
     namespace::RenameMode;
     xattrs::XattrMode;
     inline::BytesPlace;
+    inline::FirstPage;
     inline::InlineMode;
     inline::InlineOutcome;
     locks::LockTable;

@@ -8,7 +8,7 @@ use ramlace_client::pure::Kept;
 use ramlace_namespace::{Op, Reply};
 use ramlace_wire::Layout;
 use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
-use ramlace_wire::inline::{Bytes, InlineMode, InlineOutcome, Promote, WriteInline};
+use ramlace_wire::inline::{Bytes, FirstPage, InlineMode, InlineOutcome, Promote, WriteInline};
 use ramlace_wire::namespace::{
     Close, Create, LayoutWish, Link, MakeDirectory, RemoveDirectory, Rename, RenameMode, Truncate, Unlink,
 };
@@ -347,7 +347,7 @@ impl Client {
                 Op::Truncate(Truncate { inode: inode(file), size: *size as u64, allocated: None })
             }
             Doing::Promote { file } => Op::Promote {
-                request: Promote { inode: inode(file), reads_first_page: false },
+                request: Promote { inode: inode(file), first_page: FirstPage::Locked },
                 epoch: Epoch(1),
             },
             Doing::MakeDirectory { name } => {

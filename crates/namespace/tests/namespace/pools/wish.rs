@@ -6,7 +6,7 @@ use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Name, Result, S
 use ramlace_model::{Model, Node};
 use ramlace_namespace::Op;
 use ramlace_wire::chunk::WriteOrigin;
-use ramlace_wire::inline::{Bytes, InlineMode, Promote, WriteInline};
+use ramlace_wire::inline::{Bytes, FirstPage, InlineMode, Promote, WriteInline};
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
 use ramlace_wire::{FileKind, Layout};
@@ -181,7 +181,7 @@ impl Wish {
                 }
             }
             Wish::Promote { .. } => {
-                Op::Promote { request: Promote { inode, reads_first_page: false }, epoch: Epoch(1) }
+                Op::Promote { request: Promote { inode, first_page: FirstPage::Locked }, epoch: Epoch(1) }
             }
             Wish::Extend { size, .. } => Op::Extend(wire::Extend { inode, generation, size, from: 0 }),
             Wish::Truncate { size, .. } => Op::Truncate(wire::Truncate { inode, size, allocated: None }),

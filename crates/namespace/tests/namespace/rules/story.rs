@@ -6,7 +6,7 @@ use ramlace_base::{
 use ramlace_namespace::{
     Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, SlotState,
 };
-use ramlace_wire::inline::Promote;
+use ramlace_wire::inline::{FirstPage, Promote};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer;
 use ramlace_wire::{Attributes, Credentials, ErrorBody, Layout};
@@ -237,7 +237,7 @@ pub fn truncate(inode: InodeId, size: u64) -> Op {
 }
 
 pub fn promote(inode: InodeId) -> Op {
-    Op::Promote { request: Promote { inode, reads_first_page: false }, epoch: Epoch(1) }
+    Op::Promote { request: Promote { inode, first_page: FirstPage::Locked }, epoch: Epoch(1) }
 }
 
 pub fn close(inode: InodeId) -> Op {

@@ -205,13 +205,14 @@ impl Sample for XattrName {
 
 impl Sample for Keep {
     fn sample(source: &mut Source) -> Keep {
-        [Keep::No, Keep::Share, Keep::Strict, Keep::Own][(source.word() % 4) as usize]
+        [Keep::No, Keep::Share, Keep::Strict, Keep::Own, Keep::BehindEnd][(source.word() % 5) as usize]
     }
 }
 
 impl Sample for WriteOrigin {
     fn sample(source: &mut Source) -> WriteOrigin {
-        [WriteOrigin::Program, WriteOrigin::Through, WriteOrigin::Back][(source.word() % 3) as usize]
+        [WriteOrigin::Program, WriteOrigin::Through, WriteOrigin::Back, WriteOrigin::Beside]
+            [(source.word() % 4) as usize]
     }
 }
 
@@ -269,6 +270,12 @@ impl Sample for Bytes {
 impl Sample for BytesPlace {
     fn sample(source: &mut Source) -> BytesPlace {
         [BytesPlace::Lanes, BytesPlace::Inode, BytesPlace::Leaving][(source.word() % 3) as usize]
+    }
+}
+
+impl Sample for FirstPage {
+    fn sample(source: &mut Source) -> FirstPage {
+        [FirstPage::Locked, FirstPage::Read, FirstPage::Free][(source.word() % 3) as usize]
     }
 }
 
@@ -573,7 +580,7 @@ fields! {
     WriteInline { inode, mode, offset, bytes, origin }
     InlineWritten { outcome, offset, size, since, recall }
     Promoted { size, since }
-    Promote { inode, reads_first_page }
+    Promote { inode, first_page }
 
     SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
     LockedFile { size, generation, changed, may_change_unnoticed }
