@@ -14,10 +14,10 @@ use ramlace_wire::peer::Token;
 use ramlace_wire::{ClusterMap, Layout, LayoutHints, encode_body};
 
 use crate::chunk::checked_range;
-use crate::data_leases::{promoted_by, spared_by};
 use crate::gate::Call;
 use crate::identity::Identity;
 use crate::many::moment;
+use crate::origin::{promoted_by, spared_by};
 use crate::server::{Outcome, Server};
 
 /// A change that is about to be submitted to its slot.

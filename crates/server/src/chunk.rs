@@ -17,10 +17,10 @@ use ramlace_wire::chunk::{
 };
 use ramlace_wire::{ClusterMap, Header, encode_body};
 
-use crate::data_leases::{gives_lease, spared_by};
 use crate::gate::{Answer, Call};
 use crate::lane_life::Purpose;
 use crate::lanes::InFlight;
+use crate::origin::{gives_lease, spared_by};
 use crate::owners::{Claiming, wish_of};
 use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Refusal, Server};

@@ -17,6 +17,7 @@ use ramlace_wire::peer::QueryPages;
 
 use crate::chunk::checked_range;
 use crate::gate::Call;
+use crate::origin::{gives_lease, promoted_by, spared_by};
 use crate::record::Record;
 use crate::server::data_desk::place_of;
 use crate::server::{Outcome, Server};
@@ -386,28 +387,6 @@ impl Server {
         let (size, bytes) = durable.names(inode.slot())?.inline_now(inode)?;
         Some((size, bytes.to_vec()))
     }
-}
-
-/// The session from which nothing is recalled when it writes: its pages have the bytes, or it keeps none. [`SessionId::NONE`]
-/// for bytes that go past its kernel's pages.
-pub fn spared_by(session: SessionId, origin: WriteOrigin) -> SessionId {
-    match origin {
-        WriteOrigin::Beside => SessionId::NONE,
-        WriteOrigin::Program | WriteOrigin::Through | WriteOrigin::Back => session,
-    }
-}
-
-/// The session that a promotion does not wait for.
-pub fn promoted_by(session: SessionId, first_page: FirstPage) -> SessionId {
-    match first_page {
-        FirstPage::Free => SessionId::NONE,
-        FirstPage::Locked | FirstPage::Read => session,
-    }
-}
-
-/// Whether the session's kernel has pages of what it writes.
-pub fn gives_lease(origin: WriteOrigin) -> bool {
-    matches!(origin, WriteOrigin::Through | WriteOrigin::Back)
 }
 
 /// Held while a session's kernel reads a page of an inode whose bytes have to be moved to lanes first.

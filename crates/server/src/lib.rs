@@ -21,8 +21,9 @@
 //!   same request, `runs` many runs at once, `promotion` takes over what was inline. `lanes`, `lane_life`, `cuts`, `holes`,
 //!   `passthrough` and `grant` do for the store and for waiting tasks what the crate `lanes` decides.
 //! - Leases: `delegations` (a slot that one session answers for), `many` (what that session sends then), `leases` (names
-//!   and attributes), `data_leases` and `owners` (bytes, pages of strict files), `holders` (which sessions have what),
-//!   `listen` (news for sessions), `coordination` (cells, waits for changes), `deadlock` (cycles of waits).
+//!   and attributes), `data_leases` and `owners` (bytes, pages of strict files), `origin` (whose pages have what is
+//!   written), `holders` (which sessions have what), `listen` (news for sessions), `coordination` (cells, waits for
+//!   changes), `deadlock` (cycles of waits).
 //! - The pool: `membership` holds the map, `peers` calls other servers, `cause` knows for which request, `deliveries`
 //!   delivers what slots send each other, `spread` parts directories, `mend` and `check` serve `ramlace check`.
 //! - Counters: `metrics` counts, `exposition` serves the counters to Prometheus.
@@ -85,6 +86,7 @@ mod many_tests;
 mod membership;
 mod mend;
 mod metrics;
+mod origin;
 mod owners;
 #[cfg(test)]
 mod owners_tests;

@@ -11,7 +11,7 @@ use ramlace_transport::nonblocking::Canceller;
 use ramlace_wire::chunk::WriteOrigin;
 use tokio::sync::Notify;
 
-use crate::data_leases::spared_by;
+use crate::origin::spared_by;
 use crate::server::acknowledged::Acknowledged;
 
 /// A write into a lane's memory whose bytes are still arriving.
