@@ -592,3 +592,24 @@ def test_a_descriptor_appends_as_long_as_it_is_told_to(here: Path, there: Path) 
     finally:
         os.close(descriptor)
     assert path.read_bytes() == b"X123456789theirsours"
+
+
+# SEMANTICS 114.1
+def test_a_descriptor_that_is_told_to_append_behind_whole_pages_loses_no_store(here: Path, there: Path) -> None:
+    """Its kernel holds the page behind them for the write, and has a lease on the whole file."""
+    path = here / "file"
+    for size in (0, 4_096, 2 * 65_536):
+        path.write_bytes(b"a" * size)
+        with path.open("r+b", buffering=0) as file:
+            assert file.read() == b"a" * size
+            view = mmap.mmap(file.fileno(), size) if size else None
+            if view:
+                view[0] = ord("s")
+            fcntl.fcntl(file.fileno(), fcntl.F_SETFL, os.O_APPEND)
+            assert file.write(b"appended") == 8
+            if view:
+                view.flush()
+                view.close()
+        assert (there / "file").read_bytes() == b"s" * bool(size) + b"a" * (size - 1) + b"appended"
+        assert path.read_bytes() == (there / "file").read_bytes()
+        path.unlink()

@@ -303,24 +303,30 @@ def test_mounts_that_make_a_file_grow_out_of_its_inode_at_once_read_nothing_olde
 
 
 # SEMANTICS 114.2
-@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_WRONLY, os.O_WRONLY | os.O_APPEND])
+@pytest.mark.parametrize("reserves", [False, True])
+@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_WRONLY, os.O_WRONLY | os.O_APPEND, None])
 @pytest.mark.parametrize("mode", [COHERENT, STRICT])
 def test_what_others_write_where_a_file_was_small_is_seen_by_the_mount_that_has_made_it_grow(
-    pairs: dict[str, Pair], place: str, mode: str, flags: int
+    pairs: dict[str, Pair], place: str, mode: str, flags: int | None, reserves: bool
 ) -> None:
-    """It has the page, with a store in it, and drops it late."""
+    """It has the page, with a store in it, and drops it late. Without flags it allocates, and writes nothing."""
     pair = pairs[mode]
     here, there = (mount / place / "file" for mount in pair.mounts)
     here.write_bytes(b"a" * 100)
+    if reserves:
+        os.setxattr(here, "user.ramlace.reserve", b"1")
     with ExitStack() as stack:
         reader, other = (stack.enter_context(path.open("r+b", buffering=0)) for path in (here, there))
         view = stack.enter_context(mmap.mmap(reader.fileno(), 0))
         assert os.pread(other.fileno(), 100, 0) == view[:]
-        grows = os.open(here, flags)
+        grows = os.open(here, os.O_RDWR if flags is None else flags)
         stack.callback(os.close, grows)
         view[10] = ord("s")
         pair.delays[0].set({DROP: (500, 0)})
-        assert os.pwrite(grows, b"x" * PAGE, 3 * PAGE) == PAGE
+        if flags is None:
+            os.posix_fallocate(grows, 0, 4 * PAGE)
+        else:
+            assert os.pwrite(grows, b"x" * PAGE, 3 * PAGE) == PAGE
         assert os.pwrite(other.fileno(), b"b", 50) == 1
         read = os.pread(reader.fileno(), 1, 50)
         pair.set_free()

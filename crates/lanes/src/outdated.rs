@@ -4,7 +4,7 @@
 //!
 //! Pages are kept by place and session: what a session has read anew, written through or dropped is good again in every
 //! later life, whichever recall it was about. That takes a record when pages change so, and one when they are
-//! dropped; machines that do not collide pay none.
+//! dropped. Machines that do not collide pay none, unless one writes past its own kernel's pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -18,8 +18,8 @@ impl DataLeases {
     }
 
     /// Bytes are about to change: recalls the leases that others have on them, and keeps the bases of their
-    /// pages. Returns the recalls that the answer has to wait for. `by` is the session that makes the change;
-    /// nothing is recalled from it.
+    /// pages. Returns the recalls that the answer has to wait for. Nothing is recalled from `by`: the session that
+    /// makes the change, or nobody where its own kernel has the pages as others have.
     pub fn before_change(
         &mut self,
         place: Place,

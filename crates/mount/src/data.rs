@@ -22,8 +22,6 @@ pub(crate) struct WriteFlags {
     pub(crate) cached: bool,
     /// The descriptor is in append mode now.
     pub(crate) append: bool,
-    /// It is open for direct I/O now.
-    pub(crate) direct: bool,
     /// Set-id bits must be cleared first.
     pub(crate) kill_set_id: bool,
 }
@@ -210,21 +208,24 @@ impl PoolFileSystem {
             self.write_pages_back(&open.file, range_of(offset, bytes.len()), parts);
             return Ok(Written::plainly(bytes.len()));
         }
-        // A kernel that was asked for direct I/O puts nothing into its pages, either.
-        let writes = if flags.direct { Writes::Beside } else { open.writes };
-        if flags.append {
-            open.file.append_beside(bytes)?;
-            if writes == Writes::InPages {
-                // It was switched to append after it was opened (fcntl): the kernel has put the bytes where it
-                // assumes the end to be, and they may lie elsewhere.
-                self.refresher.drop_pages(inode);
+        match (open.writes, flags.append) {
+            (Writes::Beside, true) => {
+                open.file.append_beside(bytes)?;
+                return Ok(Written::plainly(bytes.len()));
             }
-            return Ok(Written::plainly(bytes.len()));
+            (Writes::InPages, true) => {
+                // It was switched to append after it was opened (fcntl): the kernel has put the bytes where it
+                // assumes the end to be, and they may lie elsewhere. It holds a page there until this is answered.
+                open.file.append(bytes)?;
+                self.refresher.drop_pages(inode);
+                return Ok(Written::plainly(bytes.len()));
+            }
+            (_, false) => {}
         }
         if self.reserves && offset > 0 {
-            open.file.reserve_growth(offset)?;
+            open.file.reserve_growth(offset, open.writes.first_page())?;
         }
-        let written = match writes {
+        let written = match open.writes {
             Writes::InPages => self.write_through(&open.file, offset, bytes, unique)?,
             Writes::Beside => Written::plainly(open.file.write_beside(bytes, offset)?),
         };

@@ -8,6 +8,7 @@ use ramlace_client::{File, Rights};
 use ramlace_fuse::{
     Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
 };
+use ramlace_wire::inline::FirstPage;
 use ramlace_wire::namespace::{CreateUnnamed, EntryLeased, NewMode, Opened, SetAttributes, TimeReason};
 use ramlace_wire::{Attributes, LayoutHints, Mode};
 
@@ -197,15 +198,16 @@ impl PoolFileSystem {
 
     /// How what is written by a descriptor with these flags gets here.
     fn writes_by(&self, flags: u32, mode: Mode, passed_through: bool) -> Writes {
-        let (rights, appends) = (rights_of(flags), flags & libc::O_APPEND as u32 != 0);
+        let (rights, has) = (rights_of(flags), |flag: i32| flags & flag as u32 != 0);
         // Only the home knows where the end is: such a byte must not lie in a page that the kernel has put elsewhere.
-        let is_beside = appends
+        // It maps nothing and reads nothing back. A relaxed mount drops no page that is recalled, and a promise recalls none.
+        let only_writes = !rights.read && mode == Mode::Coherent && !self.promises;
+        let is_beside = has(libc::O_APPEND)
             // Only a server reserves memory for what is written.
             || (passed_through && rights.write)
             // The bytes would be seen here before they are seen elsewhere.
             || (mode == Mode::Strict && rights.write)
-            // Such a descriptor maps nothing and reads nothing back. A relaxed mount drops no page that is recalled.
-            || (mode == Mode::Coherent && self.writes_beside && rights.write && !rights.read);
+            || (self.maps_direct_files && rights.write && (has(libc::O_DIRECT) || only_writes));
         if is_beside { Writes::Beside } else { Writes::InPages }
     }
 
@@ -311,13 +313,13 @@ impl PoolFileSystem {
                     self.drop_set_id(&open.file, caller)?;
                 }
                 if self.reserves {
-                    open.file.reserve_growth(size)?;
+                    open.file.reserve_growth(size, FirstPage::Locked)?;
                 }
                 open.file.set_size(size)
             }
             _ if self.reserves => {
                 let (file, _) = self.raw().open(inode, Rights { read: false, write: true })?;
-                file.reserve_growth(size)?;
+                file.reserve_growth(size, FirstPage::Locked)?;
                 file.set_size(size)
             }
             // An open for reading may truncate as well, if the mode allows writing.

@@ -32,9 +32,11 @@ pub(crate) struct PoolFileSystem {
     pub(crate) porter: Arc<Porter>,
     /// What makes a file longer allocates its memory at once.
     pub(crate) reserves: bool,
-    /// Descriptors that can only write go past the kernel's pages: it lets files be mapped beside that, and nothing is
-    /// promised, which would recall nothing.
-    pub(crate) writes_beside: bool,
+    /// The kernel lets files be mapped that are open for direct I/O, and writes back what programs have stored there before
+    /// a direct write.
+    pub(crate) maps_direct_files: bool,
+    /// Changes are answered before they are sent (`--metadata=behind`).
+    pub(crate) promises: bool,
     pub(crate) handles: Handles,
     pub(crate) versions: Arc<Versions>,
     pub(crate) space: Space,

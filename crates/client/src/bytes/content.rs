@@ -244,7 +244,7 @@ impl File {
             return Ok(0);
         }
         let written = ByteRange { start: offset, end: offset + length };
-        self.reserve_gap(offset)?;
+        self.reserve_gap(offset, pages.first_page())?;
         let _changing = self.changing(written);
         if let Some(bytes) =
             self.begin_lanes(handle, memory, written, pages).map_err(|error| self.tell(error))?

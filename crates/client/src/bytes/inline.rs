@@ -174,7 +174,7 @@ impl File {
                 return Ok(true);
             }
             if offset + there.len() as u64 > BYTES_MAX {
-                self.promote(handle)?;
+                self.promote_as(handle, pages.first_page())?;
                 return Ok(false);
             }
         }
@@ -261,7 +261,8 @@ impl File {
         self.promote_as(handle, if reads { FirstPage::Read } else { FirstPage::Locked })
     }
 
-    fn promote_as(&self, handle: &Handle, first_page: FirstPage) -> Result<()> {
+    /// The same, and what a kernel may have of the first page meanwhile.
+    pub(crate) fn promote_as(&self, handle: &Handle, first_page: FirstPage) -> Result<()> {
         if !handle.open.is_inline() {
             return Ok(());
         }

@@ -44,7 +44,8 @@ impl File {
             }
             Ok(())
         };
-        self.with_size(handle, ask).map_err(|error| self.tell(error))
+        // The kernel has them locked until this is done: writes wait for their drop.
+        of_pages(|| self.with_size(handle, ask)).map_err(|error| self.tell(error))
     }
 
     /// The same for the library's cache; `noted` records how the bytes were read.

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, limits};
+use ramlace_wire::inline::FirstPage;
 use ramlace_wire::runs::{Reach, Strided, Tile, reach_of};
 
 use crate::bytes::file::File;
@@ -114,7 +115,7 @@ impl File {
         if reach.runs == 1 {
             return self.write_from(&mut memory, start);
         }
-        self.reserve_gap(reach.hull.end)?;
+        self.reserve_gap(reach.hull.end, FirstPage::Locked)?;
         let handle = self.handle()?;
         let _changing = self.changing(reach.hull);
         let inline = self.write_runs_inline(handle, tiles, reach, &memory);

@@ -3,6 +3,7 @@
 use ramlace_base::{ByteRange, ErrorKind, Redirect, Result, limits};
 use ramlace_wire::Attributes;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
+use ramlace_wire::inline::FirstPage;
 use ramlace_wire::namespace::{NoteMemory, SetAttributes, TimeReason};
 
 use crate::backoff::Backoff;
@@ -30,7 +31,8 @@ impl File {
         let mut backoff: Option<Backoff> = None;
         let attributes = loop {
             if self.reserves() {
-                self.reserve_growth(size)?;
+                // A kernel that truncates writes nothing back, and drops nothing that programs have stored, until it is answered.
+                self.reserve_growth(size, FirstPage::Locked)?;
             }
             match change() {
                 // It has become shorter in between.
@@ -72,32 +74,36 @@ impl File {
     /// Errors: `NoSpace` when not all of it fits. Some lanes may have allocated theirs then; what an earlier
     /// call has allocated stays so.
     pub fn reserve(&self, range: ByteRange, keep_size: bool) -> Result<()> {
+        self.reserve_as(range, keep_size, FirstPage::Free)
+    }
+
+    fn reserve_as(&self, range: ByteRange, keep_size: bool, first_page: FirstPage) -> Result<()> {
         self.needs_writing()?;
         check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
         let handle = self.handle()?;
-        self.promote(handle).map_err(|error| self.tell(error))?;
+        self.promote_as(handle, first_page).map_err(|error| self.tell(error))?;
         self.with_size(handle, |size| self.reserve_lanes(handle, size, range, keep_size))
             .map_err(|error| self.tell(error))
     }
 
     /// Makes the file at least `end` bytes long, with memory for all that is new. Sends no request if the
-    /// file is known to reach that far.
+    /// file is known to reach that far. `first_page`: what a kernel may have of it while this lasts.
     ///
     /// Errors: as [`File::reserve`]; the file is not longer then.
-    pub fn reserve_growth(&self, end: u64) -> Result<()> {
+    pub fn reserve_growth(&self, end: u64, first_page: FirstPage) -> Result<()> {
         let handle = self.handle()?;
         let size = self.size_for(handle, end)?.size;
         // A file as small as this is inline.
         if end <= size || end <= limits::INLINE_BYTES_MAX as u64 {
             return Ok(());
         }
-        self.reserve(ByteRange { start: size, end }, false)
+        self.reserve_as(ByteRange { start: size, end }, false, first_page)
     }
 
     /// Bytes are about to be written from here on: a file that reserves its memory must have no hole before
     /// them.
-    pub(crate) fn reserve_gap(&self, to: u64) -> Result<()> {
-        if self.reserves() { self.reserve_growth(to) } else { Ok(()) }
+    pub(crate) fn reserve_gap(&self, to: u64, first_page: FirstPage) -> Result<()> {
+        if self.reserves() { self.reserve_growth(to, first_page) } else { Ok(()) }
     }
 
     /// Makes a range read as zeros and keeps memory for it, as `FALLOC_FL_ZERO_RANGE` does. Makes the file
@@ -120,7 +126,7 @@ impl File {
         self.needs_writing()?;
         check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
         let handle = self.handle()?;
-        self.promote(handle).map_err(|error| self.tell(error))?;
+        self.promote_as(handle, FirstPage::Free).map_err(|error| self.tell(error))?;
         let session = &handle.session;
         let _changing = self.changing(range);
         let punch = |size: Size| {
