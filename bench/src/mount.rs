@@ -80,6 +80,7 @@ pub fn run(args: &Args) -> Result<Vec<Value>> {
         shared.first_stores(),
         writes.fresh(),
         writes.over_old_bytes(),
+        writes.over_what_was_read(),
         writes.by_two(),
         sides.cold_reads(&huge),
         sides.cold_mapping(),
