@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use ramlace_base::{Error, ErrorKind, limits};
 use ramlace_client::{
@@ -166,6 +167,11 @@ impl Pool {
 
     fn unlink(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
         detached(py, || self.pool.unlink(path))
+    }
+
+    fn unlink_many(&self, py: Python<'_>, paths: Vec<PyBackedBytes>) -> Vec<Option<PyErr>> {
+        let outcomes = py.detach(|| self.pool.unlink_many(&paths));
+        outcomes.into_iter().map(|outcome| outcome.err().map(|error| exception(py, &error))).collect()
     }
 
     /// `mode`: 0 replaces what has the new name, 1 keeps it and fails, 2 exchanges the two.

@@ -307,6 +307,21 @@ def test_names_change_and_files_have_several(pool, place):
         pool.rename(f"{place}/a", f"{place}/b", overwrite=False, exchange=True)
 
 
+def test_many_names_are_removed_by_one_call(pool, place):
+    pool.makedirs(f"{place}/d/inner")
+    names = [f"{place}/d/{number}" for number in range(100)]
+    for name in names:
+        pool.open(name, "wb").close()
+    assert pool.remove_many(iter(names)) == [None] * 100
+    missing, kept, gone = pool.remove_many([f"{place}/d/none", f"{place}/d/inner", f"ramlace:{place}/none/x"])
+    assert isinstance(missing, FileNotFoundError)
+    assert "/d/none" in str(missing)
+    assert isinstance(kept, IsADirectoryError)
+    assert isinstance(gone, FileNotFoundError)
+    assert pool.listdir(f"{place}/d") == ["inner"]
+    assert pool.remove_many([]) == []
+
+
 # SEMANTICS 140.3
 def test_modes_are_set_and_told(pool, place):
     pool.set_layout(place, stripe_unit=64 << 10, mode="strict")

@@ -1151,6 +1151,18 @@ int ramlace_rmdir(struct ramlace_pool *pool, const char *path);
 int ramlace_unlink(struct ramlace_pool *pool, const char *path);
 
 /**
+ * Removes files and symbolic links, in no certain order and many by one message where they lie in
+ * one directory; each as ramlace_unlink does, and a path that is given twice once. count: how many
+ * paths there are, and places in errors, which gets for each path 0 or its errno; it may be NULL.
+ * Returns how many were not removed; errno and ramlace_error() tell of the first of these. -1
+ * where none was tried.
+ */
+int ramlace_unlink_many(struct ramlace_pool *pool,
+                        const char *const *paths,
+                        int *errors,
+                        int count);
+
+/**
  * Creates a symbolic link at path that points to target, which is any text of at most 4095
  * bytes: a path from the pool's root when it begins with a slash, else from the link's directory.
  */

@@ -75,7 +75,8 @@ fn from_panic(panic: &(dyn Any + Send)) -> Error {
     Error::new(ErrorKind::Fatal, format!("a bug in ramlace, please report it: {said}"))
 }
 
-fn keep(error: &Error) {
+/// Makes an error this thread's last one, and sets errno.
+pub(crate) fn keep(error: &Error) {
     let mut text = error.message().replace(['\0', '\n', '\r'], " ").into_bytes();
     text.push(0);
     // A thread that is ending has no text any more; errno it still has.

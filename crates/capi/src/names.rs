@@ -5,13 +5,13 @@ use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 use libc::{gid_t, mode_t, ssize_t, uid_t};
-use ramlace_base::{Result, Timestamp};
+use ramlace_base::{Error, Result, Timestamp};
 use ramlace_client::{AttributeChanges, NewMode};
 
 use crate::answers::{count, done};
-use crate::failure::{check_reserved, guard, invalid};
+use crate::failure::{check_reserved, guard, invalid, keep};
 use crate::open::{permissions, umask};
-use crate::pass::{Length, Out, Target, Text, Times, file_bytes};
+use crate::pass::{Count, Items, Length, Out, Places, Target, Text, Times, file_bytes};
 use crate::pool::{Connected, connected};
 use crate::types::{ramlace_pool, ramlace_stat, ramlace_time};
 
@@ -67,6 +67,38 @@ pub unsafe extern "C" fn ramlace_unlink(pool: *mut ramlace_pool, path: Text) -> 
     done(|| {
         let (connected, path) = at(pool, &path)?;
         connected.pool.unlink(path)
+    })
+}
+
+/// Removes files and symbolic links, in no certain order and many by one message where they lie in
+/// one directory; each as ramlace_unlink does, and a path that is given twice once. count: how many
+/// paths there are, and places in errors, which gets for each path 0 or its errno; it may be NULL.
+/// Returns how many were not removed; errno and ramlace_error() tell of the first of these. -1
+/// where none was tried.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ramlace_unlink_many(
+    pool: *mut ramlace_pool,
+    paths: Items<Text>,
+    mut errors: Places<c_int>,
+    count: Count<c_int>,
+) -> c_int {
+    guard(|| {
+        let connected = connected(pool)?;
+        let paths: Vec<Result<Cow<'_, [u8]>>> =
+            paths.all(count, "paths")?.iter().map(|path| connected.path(path)).collect();
+        let meant: Vec<&Cow<'_, [u8]>> = paths.iter().flatten().collect();
+        let mut removed = connected.pool.unlink_many(&meant).into_iter();
+        let each = |path: &Result<_>| match path {
+            Ok(_) => removed.next().expect("one outcome for each").err(),
+            Err(error) => Some(error.clone()),
+        };
+        let failed: Vec<Option<Error>> = paths.iter().map(each).collect();
+        let numbers: Vec<c_int> = failed.iter().map(|error| error.as_ref().map_or(0, Error::errno)).collect();
+        errors.put_if_wanted(&numbers, count);
+        if let Some(first) = failed.iter().flatten().next() {
+            keep(first);
+        }
+        Ok(failed.iter().flatten().count() as c_int)
     })
 }
 

@@ -191,6 +191,24 @@ impl<T> Items<T> {
     }
 }
 
+/// Places for results, as many as the call's [`Count`] says, which nobody else uses meanwhile; or NULL.
+#[repr(transparent)]
+pub struct Places<T>(*mut T);
+
+impl<T: Copy> Places<T> {
+    /// Puts results there, unless the program does not ask for them.
+    pub(crate) fn put_if_wanted<N: Copy>(&mut self, results: &[T], count: Count<N>)
+    where
+        usize: TryFrom<N>,
+    {
+        assert_eq!(usize::try_from(count.0).ok(), Some(results.len()), "a result for each place");
+        if !self.0.is_null() {
+            // SAFETY: there are so many places, by the header; what was there is no value of Rust's.
+            unsafe { self.0.copy_from_nonoverlapping(results.as_ptr(), results.len()) };
+        }
+    }
+}
+
 /// One of several buffers of a call: a struct iovec.
 #[repr(transparent)]
 pub struct Buffer(iovec);

@@ -28,7 +28,7 @@ const SOURCES: [&str; 18] = [
 
 /// What C sees where a function has an argument of a type of `pass.rs`: each is no more than that to the compiler, too
 /// (`repr(transparent)`). A `T` stands for what the type is of.
-const ARGUMENTS: [(&str, &str); 11] = [
+const ARGUMENTS: [(&str, &str); 13] = [
     ("Text", "*const c_char"),
     ("Times", "*const ramlace_time"),
     ("Length", "usize"),
@@ -38,7 +38,9 @@ const ARGUMENTS: [(&str, &str); 11] = [
     ("Filled<T>", "*mut T"),
     ("Given<T>", "*const T"),
     ("Items<Buffer>", "*const iovec"),
+    ("Items<Text>", "*const *const c_char"),
     ("Items<T>", "*const T"),
+    ("Places<T>", "*mut T"),
     ("Count<T>", "T"),
 ];
 

@@ -7,6 +7,7 @@ pub(crate) mod gates;
 pub(crate) mod inodes;
 pub(crate) mod known_paths;
 pub(crate) mod leases;
+pub(crate) mod many;
 pub(crate) mod namespace;
 pub(crate) mod open;
 pub(crate) mod open_inode;

@@ -67,6 +67,36 @@ static void test_attributes(void)
     FAILS(ramlace_truncate(pool, at("."), 0) == -1, EISDIR, "");
 }
 
+static void test_many_names(void)
+{
+    enum { COUNT = 300 };
+    static char paths[COUNT][1024];
+    const char *given[COUNT];
+    int errors[COUNT];
+    CHECK(ramlace_mkdir(pool, at("many"), 0755) == 0 && ramlace_mkdir(pool, at("many/dir"), 0755) == 0);
+    for (int i = 0; i < COUNT; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "many/%d", i);
+        make(at(name));
+        snprintf(paths[i], sizeof paths[i], "%s", at(name));
+        given[i] = paths[i];
+        errors[i] = -1;
+    }
+    CHECK(ramlace_unlink_many(pool, given, errors, COUNT) == 0);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(errors[i] == 0);
+    snprintf(paths[1], sizeof paths[1], "%s", at("many/dir"));
+    given[2] = NULL;
+    FAILS(ramlace_unlink_many(pool, given, errors, 3) == 3, ENOENT, "many/0");
+    CHECK(errors[0] == ENOENT && errors[1] == EISDIR && errors[2] == EFAULT);
+    make(at("many/0"));
+    FAILS(ramlace_unlink_many(pool, given, NULL, 2) == 1, EISDIR, "many/dir");
+    CHECK(ramlace_unlink_many(pool, NULL, NULL, 0) == 0);
+    FAILS(ramlace_unlink_many(pool, NULL, errors, 1) == -1, EFAULT, "null");
+    FAILS(ramlace_unlink_many(pool, given, errors, -1) == -1, EINVAL, "paths");
+    CHECK(ramlace_rmdir(pool, at("many/dir")) == 0 && ramlace_rmdir(pool, at("many")) == 0);
+}
+
 void test_names(void)
 {
     char target[32];
@@ -74,6 +104,7 @@ void test_names(void)
     umask(022);
     test_extended_attributes();
     test_attributes();
+    test_many_names();
     CHECK(ramlace_mkdir(pool, at("dir"), 0750) == 0);
     FAILS(ramlace_mkdir(pool, at("dir"), 0750) == -1, EEXIST, "dir");
     FAILS(ramlace_mkdir(pool, at("none/dir"), 0750) == -1, ENOENT, "none");

@@ -1,7 +1,7 @@
 """A connected pool, and how to get one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 
@@ -261,6 +261,14 @@ class Pool:
     def remove(self, path: "PathLike") -> None:
         """Remove a file or a link; an open file lives until its last close."""
         self._client.unlink(self._path(path))
+
+    def remove_many(self, paths: "Iterable[PathLike]") -> list[Exception | None]:
+        """Remove files and links, many by one message where they lie in one directory.
+
+        Return for each path None, or the error that `remove` would raise: one that is missing keeps none of the
+        others. A path that is given twice is removed once. They are removed in no certain order.
+        """
+        return self._client.unlink_many([self._path(path) for path in paths])
 
     def rmdir(self, path: "PathLike") -> None:
         """Remove an empty directory."""

@@ -207,25 +207,39 @@ impl Raw<'_> {
     ///
     /// Errors: the first one; the others are removed all the same, as far as they can be asked for.
     pub fn unlink_all(self, parent: InodeId, names: Vec<Name>) -> Result<()> {
-        let session = self.pool.session()?;
         let mut outcome = Ok(());
-        let mut note = |done: Result<()>| {
+        self.unlink_each(parent, names, |_, done| {
             if let Err(error) = done
                 && error.kind() != ErrorKind::NotFound
                 && outcome.is_ok()
             {
                 outcome = Err(error);
             }
-        };
+        })?;
+        outcome
+    }
+
+    /// The same; calls `done` with each name and what became of it, in no certain order.
+    ///
+    /// Errors: there is no session; then `done` was not called.
+    pub(crate) fn unlink_each(
+        self,
+        parent: InodeId,
+        names: Vec<Name>,
+        mut done: impl FnMut(&Name, Result<()>),
+    ) -> Result<()> {
+        let session = self.pool.session()?;
         // The names of a spread directory lie in several slots.
         if session.spreads.get(parent).is_some() {
-            names.iter().for_each(|name| note(self.unlink(parent, name)));
+            names.iter().for_each(|name| done(name, self.unlink(parent, name)));
         } else {
             let requests: Vec<Unlink> = names.into_iter().map(|name| Unlink { parent, name }).collect();
             let alone = |request: &Unlink| self.unlink_leasing(parent, &request.name);
-            session.change_together(parent.slot(), &requests, alone, |_, done| note(done.map(drop)));
+            session.change_together(parent.slot(), &requests, alone, |request, removed| {
+                done(&request.name, removed.map(drop));
+            });
         }
-        outcome
+        Ok(())
     }
 
     /// The same; also returns what the entry led to, and the directory's new attributes, with a lease as from

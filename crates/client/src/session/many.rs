@@ -98,8 +98,9 @@ impl Session {
         };
         let call = Call { repeated: Some(lost), ..Call::of_slot(slot, deadline) };
         let changed = self.call(&many, &call, |_, received| reply_without_data(received))?.changed;
-        if changed.is_empty() {
-            return Err(Error::new(ErrorKind::Protocol, "nothing is said of any change"));
+        if changed.is_empty() || changed.len() > tickets.len() {
+            let text = format!("the answer is about {} changes of {}", changed.len(), tickets.len());
+            return Err(Error::new(ErrorKind::Protocol, text));
         }
         Ok(changed)
     }

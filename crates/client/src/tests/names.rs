@@ -71,6 +71,50 @@ fn files_are_removed_many_at_once_and_each_once_whatever_is_lost() {
 }
 
 #[test]
+fn names_of_several_directories_are_removed_by_one_call_and_each_has_its_outcome() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    client.mkdir_all("/a/inner", 0o755).unwrap();
+    client.mkdir("/b", 0o755).unwrap();
+    let files: Vec<String> = (0..200).map(|file| format!("/{}/{file}", ["a", "b"][file % 2])).collect();
+    files.iter().for_each(|file| drop(client.open(file, &striped(1)).unwrap()));
+    for (to, link) in [("a", "/link"), ("inner", "/a/link"), ("0", "/a/to file")] {
+        client.symlink(to, link).unwrap();
+    }
+    drop(client.open("/top", &striped(1)).unwrap());
+    let seen = pool.seen(Kind::ChangeMany);
+    assert!(client.unlink_many(&files).iter().all(Result::is_ok));
+    assert_eq!(pool.seen(Kind::ChangeMany) - seen, 2);
+    let odd = [
+        ("/a/none", Err(ErrorKind::NotFound)),
+        ("top", Ok(())),
+        ("/link/to file", Ok(())),
+        ("/a/inner", Err(ErrorKind::IsDirectory)),
+        ("/a/link/", Err(ErrorKind::NotDirectory)),
+        ("/none/x", Err(ErrorKind::NotFound)),
+        ("/a/link/..", Err(ErrorKind::Invalid)),
+        ("/a/./link", Ok(())),
+        ("//top", Err(ErrorKind::NotFound)),
+        ("", Err(ErrorKind::NotFound)),
+    ];
+    let outcomes = client.unlink_many(&odd.map(|(path, _)| path));
+    for ((path, expected), outcome) in odd.into_iter().zip(outcomes) {
+        assert_eq!(outcome.as_ref().map_err(|error| error.kind()).copied(), expected, "{path}: {outcome:?}");
+    }
+    let names = |path: &str| -> Vec<String> {
+        client.read_dir(path).unwrap().map(|entry| entry.unwrap().name.to_string()).collect()
+    };
+    assert_eq!((names("/a"), names("/b")), (vec!["inner".to_owned()], vec![]));
+    drop(client.open("/b/x", &striped(1)).unwrap());
+    let twice = client.unlink_many(&["/b/x", "/b/y", "/b/x"]);
+    let kinds: Vec<Option<ErrorKind>> =
+        twice.iter().map(|outcome| outcome.as_ref().err().map(|error| error.kind())).collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::NotFound), Some(ErrorKind::NotFound)]);
+    assert!(twice[1].as_ref().unwrap_err().message().contains("/b/y"));
+    assert!(client.unlink_many::<&str>(&[]).is_empty());
+}
+
+#[test]
 fn a_part_of_a_directory_is_lost_when_its_slot_knows_nothing_again_and_again() {
     let pool = FakePool::start(1);
     let client = pool.connect();
