@@ -10,7 +10,12 @@ import random
 import shutil
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -613,3 +618,56 @@ def test_a_descriptor_that_is_told_to_append_behind_whole_pages_loses_no_store(h
         assert (there / "file").read_bytes() == b"s" * bool(size) + b"a" * (size - 1) + b"appended"
         assert path.read_bytes() == (there / "file").read_bytes()
         path.unlink()
+
+
+# SEMANTICS 32.1
+def test_descriptors_of_two_mounts_that_are_told_to_append_do_not_wait_for_each_other(here: Path, there: Path) -> None:
+    """Each kernel holds the page behind the end, and each has a lease on all of the file."""
+    pieces = 20
+    (here / "file").write_bytes(b"a" * 4_096)
+    with ExitStack() as stack:
+        files = [stack.enter_context((mount / "file").open("r+b", buffering=0)) for mount in (here, there)]
+        views = [stack.enter_context(mmap.mmap(file.fileno(), 0)) for file in files]
+        for file in files:
+            assert file.read() == b"a" * 4_096
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+        for number, view in enumerate(views):
+            view[number] = ord("s")
+        with ThreadPoolExecutor(len(files)) as threads:
+            append = partial(appends, pieces=pieces)
+            assert list(threads.map(append, files, [b"x" * 100, b"y" * 100])) == [None, None]
+        for view in views:
+            view.flush()
+    content = (here / "file").read_bytes()
+    assert content == (there / "file").read_bytes()
+    assert content[:4_096] == b"ss" + b"a" * 4_094
+    appended = [content[at : at + 100] for at in range(4_096, len(content), 100)]
+    assert Counter(appended) == {b"x" * 100: pieces, b"y" * 100: pieces}
+
+
+def appends(file: FileIO, piece: bytes, pieces: int) -> None:
+    """Append it so often."""
+    for _ in range(pieces):
+        assert file.write(piece) == len(piece)
+
+
+# SEMANTICS 114.1
+def test_a_descriptor_that_is_told_to_write_directly_loses_no_store_and_shows_what_others_write(
+    here: Path, there: Path
+) -> None:
+    """It was opened without, so its kernel may put what it writes into pages."""
+    (here / "file").write_bytes(b"a" * 8_192)
+    with ExitStack() as stack:
+        file, other = (stack.enter_context((mount / "file").open("r+b", buffering=0)) for mount in (here, there))
+        view = stack.enter_context(mmap.mmap(file.fileno(), 0))
+        assert view[:] == b"a" * 8_192
+        view[5_000] = ord("s")
+        fcntl.fcntl(file, fcntl.F_SETFL, os.O_DIRECT)
+        page = stack.enter_context(mmap.mmap(-1, 4_096))
+        page.write(b"d" * 4_096)
+        assert os.pwritev(file.fileno(), [page], 0) == 4_096
+        assert os.pwrite(other.fileno(), b"o", 7) == 1
+        assert view[:10] == b"dddddddodd"
+        view.flush()
+    expected = b"dddddddo" + b"d" * 4_088 + b"a" * 904 + b"s" + b"a" * 3_191
+    assert (there / "file").read_bytes() == (here / "file").read_bytes() == expected

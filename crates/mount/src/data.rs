@@ -5,6 +5,7 @@ use ramlace_client::{File, KeptRead, Pool, RecallsMade, acting_for};
 use ramlace_fuse::{AnsweringEnd, Caller, Reply};
 use ramlace_wire::Mode;
 use ramlace_wire::chunk::Sought;
+use ramlace_wire::inline::FirstPage;
 
 use crate::files::unsupported;
 use crate::handles::{OpenFile, Writes};
@@ -22,6 +23,8 @@ pub(crate) struct WriteFlags {
     pub(crate) cached: bool,
     /// The descriptor is in append mode now.
     pub(crate) append: bool,
+    /// It is open for direct I/O now.
+    pub(crate) direct: bool,
     /// Set-id bits must be cleared first.
     pub(crate) kill_set_id: bool,
 }
@@ -208,29 +211,40 @@ impl PoolFileSystem {
             self.write_pages_back(&open.file, range_of(offset, bytes.len()), parts);
             return Ok(Written::plainly(bytes.len()));
         }
-        match (open.writes, flags.append) {
-            (Writes::Beside, true) => {
-                open.file.append_beside(bytes)?;
-                return Ok(Written::plainly(bytes.len()));
-            }
-            (Writes::InPages, true) => {
-                // It was switched to append after it was opened (fcntl): the kernel has put the bytes where it
-                // assumes the end to be, and they may lie elsewhere. It holds a page there until this is answered.
-                open.file.append(bytes)?;
-                self.refresher.drop_pages(inode);
-                return Ok(Written::plainly(bytes.len()));
-            }
-            (_, false) => {}
-        }
-        if self.reserves && offset > 0 {
-            open.file.reserve_growth(offset, open.writes.first_page())?;
-        }
+        let beside = || self.write_beside(&open.file, offset, bytes, flags.append);
         let written = match open.writes {
+            Writes::Beside => Written::plainly(beside()?),
+            // It was switched to this after it was opened (fcntl). The kernel may hold a page of the bytes until this is
+            // answered, and may have put them there: where it assumes the end to be, and they may lie elsewhere.
+            Writes::InPages if flags.append || flags.direct => {
+                let range = range_of(offset, bytes.len());
+                let (request, _) = self.pages.begin_through(inode, range);
+                let written = beside();
+                self.note_end(&open.file, range, &request, &written);
+                self.refresher.drop_pages(inode);
+                Written { request: Some(request), ..Written::plainly(written?) }
+            }
             Writes::InPages => self.write_through(&open.file, offset, bytes, unique)?,
-            Writes::Beside => Written::plainly(open.file.write_beside(bytes, offset)?),
         };
-        self.lost_stores.end(inode, range_of(offset, written.bytes));
+        if !flags.append {
+            self.lost_stores.end(inode, range_of(offset, written.bytes));
+        }
         Ok(written)
+    }
+
+    /// Writes bytes past the kernel's pages.
+    fn write_beside(&self, file: &File, offset: u64, bytes: &[u8], appends: bool) -> Result<usize> {
+        if appends {
+            file.append_beside(bytes)?;
+            return Ok(bytes.len());
+        }
+        self.reserve_up_to(file, offset, FirstPage::Free)?;
+        file.write_beside(bytes, offset)
+    }
+
+    /// On a mount that reserves memory a write behind the end leaves no hole.
+    fn reserve_up_to(&self, file: &File, offset: u64, first_page: FirstPage) -> Result<()> {
+        if self.reserves && offset > 0 { file.reserve_growth(offset, first_page) } else { Ok(()) }
     }
 
     /// Writes back what programs have stored into these pages. A loss is reported to programs that publish or
@@ -264,20 +278,27 @@ impl PoolFileSystem {
         let (request, keeps) = self.pages.begin_through(inode, range);
         // Without pages there is no need for a lease on them: small files are written without, and one that grows out of its
         // inode has nothing to drop first.
-        let written = if keeps { file.write_through(bytes, offset) } else { file.write_at(bytes, offset) };
-        let end = offset + written.as_ref().map_or(0, |written| *written as u64);
-        if end < range.end {
-            // Programs' stores there through mappings must not be lost with the part that fails.
-            for left in self.pages.fail_through(inode, &request, end) {
-                self.write_pages_back(file, left.range(), [(left.offset, &left.bytes[..])].into_iter());
-            }
-            // The answer may have to wait for the kernel's pages, and their drop for write-backs of these
-            // pages.
-            self.pages.left_out_is_written(inode, &request);
-        }
+        let written = self.reserve_up_to(file, offset, FirstPage::Locked).and_then(|()| {
+            if keeps { file.write_through(bytes, offset) } else { file.write_at(bytes, offset) }
+        });
+        self.note_end(file, range, &request, &written);
         let written = written?;
         let suspect = self.pages.wrote_through(inode, file.layout(), range, (unique, &request));
         Ok(Written { bytes: written, suspect, request: Some(request) })
+    }
+
+    /// So much of a write is done. Programs' stores there through mappings must not be lost with the part that fails.
+    fn note_end(&self, file: &File, range: ByteRange, request: &Request, written: &Result<usize>) {
+        let (inode, end) =
+            (file.inode(), range.start + written.as_ref().map_or(0, |written| *written as u64));
+        if end >= range.end {
+            return;
+        }
+        for left in self.pages.fail_through(inode, request, end) {
+            self.write_pages_back(file, left.range(), [(left.offset, &left.bytes[..])].into_iter());
+        }
+        // The answer may have to wait for the kernel's pages, and their drop for write-backs of these pages.
+        self.pages.left_out_is_written(inode, request);
     }
 
     /// Bytes for the kernel's pages, in strict mode. Programs may store into those of a file that is open for

@@ -199,9 +199,9 @@ impl PoolFileSystem {
     /// How what is written by a descriptor with these flags gets here.
     fn writes_by(&self, flags: u32, mode: Mode, passed_through: bool) -> Writes {
         let (rights, has) = (rights_of(flags), |flag: i32| flags & flag as u32 != 0);
-        // Only the home knows where the end is: such a byte must not lie in a page that the kernel has put elsewhere.
-        // It maps nothing and reads nothing back. A relaxed mount drops no page that is recalled, and a promise recalls none.
+        // It maps nothing and reads nothing back. For a relaxed mount nobody waits, and a promise recalls nothing.
         let only_writes = !rights.read && mode == Mode::Coherent && !self.promises;
+        // Only the home knows where the end is: what is appended must not lie in a page that the kernel has put elsewhere.
         let is_beside = has(libc::O_APPEND)
             // Only a server reserves memory for what is written.
             || (passed_through && rights.write)

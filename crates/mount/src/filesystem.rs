@@ -269,7 +269,8 @@ impl PoolFileSystem {
             Operation::Write { handle, offset, data, flags, cached, kill_suid, .. } => {
                 let append = flags & libc::O_APPEND as u32 != 0;
                 let sync = flags & (libc::O_DSYNC | libc::O_SYNC) as u32 != 0;
-                let flags = WriteFlags { cached, append, kill_set_id: kill_suid };
+                let direct = flags & libc::O_DIRECT as u32 != 0;
+                let flags = WriteFlags { cached, append, direct, kill_set_id: kill_suid };
                 let asked = (request.unique, request.caller);
                 let written = self.write(inode, handle, offset, data, flags, asked);
                 let written = match sync && written.is_ok() {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::File;
 use ramlace_sync::{Mutex, RwLock};
-use ramlace_wire::inline::FirstPage;
 use ramlace_wire::{Attributes, Mode};
 
 use crate::pages::DropByOpen;
@@ -28,16 +27,6 @@ pub(crate) enum Writes {
     InPages,
     /// As the program gives it, past the kernel's pages. What these have of the bytes is recalled as from other machines.
     Beside,
-}
-
-impl Writes {
-    /// What the kernel may have of a small file's first page while it waits for such a write.
-    pub(crate) fn first_page(self) -> FirstPage {
-        match self {
-            Writes::InPages => FirstPage::Locked,
-            Writes::Beside => FirstPage::Free,
-        }
-    }
 }
 
 /// A file that the kernel has open.
