@@ -12,7 +12,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,8 @@ KINDS = {
 }
 SIZE, READ, WRITE, DROP = 3, 15, 16, 63
 PAGE = 4096
+# A chunk, as files have them.
+UNIT = 2 * MIB
 KIND_NUMBERS = 64
 MODES = (STRICT, COHERENT, RELAXED)
 # Whose requests are delayed, and when.
@@ -302,14 +304,45 @@ def test_mounts_that_make_a_file_grow_out_of_its_inode_at_once_read_nothing_olde
         here.unlink()
 
 
+def write_behind(descriptor: int) -> None:
+    """Write into the chunk that begins with the file."""
+    assert os.pwrite(descriptor, b"x" * PAGE, 3 * PAGE) == PAGE
+
+
+def write_elsewhere(descriptor: int) -> None:
+    """Write into another chunk: its lane may have another server."""
+    assert os.pwrite(descriptor, b"x" * PAGE, UNIT) == PAGE
+
+
+def allocate(descriptor: int) -> None:
+    """Write nothing."""
+    os.posix_fallocate(descriptor, 0, 4 * PAGE)
+
+
+def truncate(descriptor: int) -> None:
+    """Write nothing, and hold what programs have stored until the answer."""
+    os.ftruncate(descriptor, 4 * PAGE)
+
+
+GROWS: dict[str, tuple[int, Callable[[int], None]]] = {
+    "written": (os.O_RDWR, write_behind),
+    "written elsewhere": (os.O_RDWR, write_elsewhere),
+    "written past the pages": (os.O_WRONLY, write_behind),
+    "appended": (os.O_WRONLY | os.O_APPEND, write_behind),
+    "allocated": (os.O_RDWR, allocate),
+    "truncated": (os.O_RDWR, truncate),
+}
+
+
 # SEMANTICS 114.2
 @pytest.mark.parametrize("reserves", [False, True])
-@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_WRONLY, os.O_WRONLY | os.O_APPEND, None])
+@pytest.mark.parametrize("grows", GROWS)
 @pytest.mark.parametrize("mode", [COHERENT, STRICT])
 def test_what_others_write_where_a_file_was_small_is_seen_by_the_mount_that_has_made_it_grow(
-    pairs: dict[str, Pair], place: str, mode: str, flags: int | None, reserves: bool
+    pairs: dict[str, Pair], place: str, mode: str, grows: str, reserves: bool
 ) -> None:
-    """It has the page, with a store in it, and drops it late. Without flags it allocates, and writes nothing."""
+    """It has the page, with a store in it, and drops it late."""
+    flags, grow = GROWS[grows]
     pair = pairs[mode]
     here, there = (mount / place / "file" for mount in pair.mounts)
     here.write_bytes(b"a" * 100)
@@ -319,14 +352,11 @@ def test_what_others_write_where_a_file_was_small_is_seen_by_the_mount_that_has_
         reader, other = (stack.enter_context(path.open("r+b", buffering=0)) for path in (here, there))
         view = stack.enter_context(mmap.mmap(reader.fileno(), 0))
         assert os.pread(other.fileno(), 100, 0) == view[:]
-        grows = os.open(here, os.O_RDWR if flags is None else flags)
-        stack.callback(os.close, grows)
+        descriptor = os.open(here, flags)
+        stack.callback(os.close, descriptor)
         view[10] = ord("s")
         pair.delays[0].set({DROP: (500, 0)})
-        if flags is None:
-            os.posix_fallocate(grows, 0, 4 * PAGE)
-        else:
-            assert os.pwrite(grows, b"x" * PAGE, 3 * PAGE) == PAGE
+        grow(descriptor)
         assert os.pwrite(other.fileno(), b"b", 50) == 1
         read = os.pread(reader.fileno(), 1, 50)
         pair.set_free()
@@ -334,6 +364,31 @@ def test_what_others_write_where_a_file_was_small_is_seen_by_the_mount_that_has_
         view.flush()
         for file in (reader, other):
             assert os.pread(file.fileno(), 100, 0) == b"a" * 10 + b"s" + b"a" * 39 + b"b" + b"a" * 49
+
+
+# SEMANTICS 114.2
+def test_a_store_that_is_dropped_late_leaves_what_another_has_written_when_its_mount_makes_the_file_grow(
+    pairs: dict[str, Pair], place: str
+) -> None:
+    """What was there before the store is known where the file was small, and not where its bytes go."""
+    pair = pairs[COHERENT]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    here.write_bytes(b"a" * 100)
+    with ExitStack() as stack:
+        file, other = (stack.enter_context(path.open("r+b", buffering=0)) for path in (here, there))
+        view = stack.enter_context(mmap.mmap(file.fileno(), 0))
+        assert os.pread(other.fileno(), 100, 0) == view[:]
+        view[10] = ord("s")
+        pair.delays[0].set({DROP: (500, 0)})
+        writer = threading.Thread(target=os.pwrite, args=(other.fileno(), b"b", 50))
+        writer.start()
+        time.sleep(MOMENT_SECONDS)
+        write_behind(file.fileno())
+        writer.join()
+        pair.set_free()
+        view.flush()
+        for one in (file, other):
+            assert os.pread(one.fileno(), 100, 0) == b"a" * 10 + b"s" + b"a" * 39 + b"b" + b"a" * 49
 
 
 # SEMANTICS 114.4

@@ -169,6 +169,15 @@ impl DataLeases {
         Err(Error::new(ErrorKind::Stale, text))
     }
 
+    /// The recalls that are not over of a session's pages of a place, where it has some that others have changed since.
+    pub fn recalled_with_bases(&self, place: Place, session: SessionId) -> Vec<u64> {
+        if self.bases.range((place, session, 0)..=(place, session, u64::MAX)).next().is_none() {
+            return Vec::new();
+        }
+        let own = self.pending_at(place, WHOLE).filter(|(_, pending)| pending.holder == session);
+        own.map(|(number, _)| number).collect()
+    }
+
     /// Replaces the bytes of each base of these pages, or removes the base.
     pub(super) fn each_base(
         &mut self,

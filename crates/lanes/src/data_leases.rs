@@ -209,6 +209,17 @@ impl DataLeases {
         }
     }
 
+    /// The same for bytes below `end`, which have come to this place: the session's kernel has pages of them from where
+    /// they were before.
+    pub fn keep_below(&mut self, place: Place, session: SessionId, end: u64, now: u64) {
+        let had = self.has_lease(place, session);
+        self.keep_whole(place, session, now);
+        let holes = self.leases.get_mut(&place).and_then(|leases| leases.get_mut(&session));
+        if let Some(holes) = holes.filter(|_| !had) {
+            holes.insert(ByteRange { start: whole_pages(ByteRange { start: 0, end }).end, end: u64::MAX });
+        }
+    }
+
     /// The base of these pages of a session is what the place has now.
     fn read_anew(&mut self, place: Place, session: SessionId, pages: ByteRange) {
         self.each_base(place, session, pages, |_| None);
@@ -231,6 +242,13 @@ impl DataLeases {
             || self.owners.others_own(place, session, pages)
             || self.returning.others_may_have(place, session)
             || self.pending_at(place, pages).any(|(_, pending)| pending.holder != session)
+    }
+
+    /// The sessions that still have to drop pages of a place, and that others wait for.
+    #[must_use]
+    pub fn late_at(&self, place: Place) -> BTreeSet<SessionId> {
+        let late = self.pending_at(place, WHOLE).filter(|(_, pending)| pending.waited > WaitedFor::Nobody);
+        late.map(|(_, pending)| pending.holder).collect()
     }
 
     /// Whether a session has a lease at this place.

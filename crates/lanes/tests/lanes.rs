@@ -241,6 +241,7 @@ impl Driver {
             smallest_size: later.map(|(_, size)| *size).min(),
             layout,
             place: self.model.place,
+            kept_by: Vec::new(),
         })
     }
 

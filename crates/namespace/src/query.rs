@@ -82,6 +82,8 @@ impl Query for QueryInode {
             smallest_size: file.smallest_size(self.since),
             layout: file.layout,
             place: file.place(),
+            // The slot does not know that.
+            kept_by: Vec::new(),
         })
     }
 }

@@ -13,7 +13,7 @@ use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{Bytes, FirstPage, InlineMode, Promote, WriteInline};
 use ramlace_wire::leases::{EndRecalls, WaitPublished};
-use ramlace_wire::peer::QueryPages;
+use ramlace_wire::peer::{InodeAnswer, QueryPages};
 
 use crate::chunk::checked_range;
 use crate::gate::Call;
@@ -326,6 +326,8 @@ impl Server {
                 read,
                 now,
             )?;
+            // What the requester has stored can be merged with what others have changed as long as the base is here.
+            recalls.extend(self.data.leases.borrow().recalled_with_bases(place, call.session));
             // Sessions whose kernels wait for the promotion to read the page have none.
             recalls.retain(|number| self.data.is_any_waited(&[*number]));
             if recalls.is_empty() {
@@ -349,6 +351,19 @@ impl Server {
         let recalled = self.before_inline_change(None, SessionId::NONE, inode, all, Change::Stored);
         // The recall is made even if it finds no room in the log.
         recalled.unwrap_or_else(|error| eprintln!("ramlace: {error}"));
+    }
+
+    /// A lane begins, and kernels have yet to drop pages of the file from when its bytes were in its inode: whoever
+    /// changes bytes of the lane asks the home about nothing, and recalls them here. From a session that does not listen
+    /// here nothing can be recalled; the one that promotes a file does ([`ramlace_wire::inline::Promote`]).
+    pub fn keep_from_home(&self, lane: LaneId, answer: &InodeAnswer) -> Result<()> {
+        let length = ramlace_layout::lane_length(&answer.layout, lane.lane, answer.size);
+        for session in answer.kept_by.iter().filter(|session| length > 0 && self.events.listens(**session)) {
+            self.note_leases(*session, false)?;
+            let now = self.data.now();
+            self.data.change_leases(|leases| leases.keep_below(place_of(lane), *session, length, now));
+        }
+        Ok(())
     }
 
     /// Pages are written back to a lane, and may be from when the file was inline: then its home has recalled

@@ -281,8 +281,9 @@ fn bytes_that_come_late_or_twice_to_a_lane_overwrite_nothing() {
         };
         let set_home = |place, generation| {
             let (generation, smallest_size) = (Generation(generation), None);
+            let kept_by = Vec::new();
             *says.borrow_mut() =
-                encode_body(&InodeAnswer { generation, size: 5, smallest_size, layout, place });
+                encode_body(&InodeAnswer { generation, size: 5, smallest_size, layout, place, kept_by });
         };
         let generation = Generation(2);
         let fill = FillLane { lane, slot, generation, bytes: Bytes(b"bytes".to_vec()) };

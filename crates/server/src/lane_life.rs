@@ -139,6 +139,7 @@ impl Server {
             let map = self.membership.map()?;
             let absent = is_hole_or_lost(&map, slot, answer.layout.created);
             let change = self.lanes(slot, |lanes, _| lanes.bring_up(target, &answer, map.slots(), absent))?;
+            self.keep_from_home(lane, &answer)?;
             // The truncation that the lane has missed waits for these recalls, not this request.
             self.cut_now(slot, lane, change, SessionId::NONE).await.map(drop)
         })

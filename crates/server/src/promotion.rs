@@ -28,6 +28,7 @@ impl Server {
             let Some(change) = LaneTable::promote(lane, request.generation, &answer) else { return Ok(()) };
             put_bytes(&mut self.store.borrow_mut(), lane, &request.bytes.0)
                 .map_err(|error| error.context(self.me))?;
+            self.keep_from_home(lane, &answer)?;
             // From here on the bytes are the lane's: a process that dies before this starts over.
             self.commit_lane(slot, change)?;
             self.counters.written_bytes(request.bytes.0.len() as u64);

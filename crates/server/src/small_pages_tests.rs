@@ -254,6 +254,33 @@ fn who_promotes_a_file_waits_for_all_who_have_its_page_and_not_for_whose_kernel_
     }
 }
 
+// SEMANTICS 114.2
+#[test]
+fn whoever_changes_the_first_page_of_a_file_that_has_grown_waits_for_the_kernel_that_has_it_from_before() {
+    for first_page in [FirstPage::Locked, FirstPage::Read] {
+        let server = TestServer::start(1);
+        run(async {
+            let mut small = small(&server, SLOT).await;
+            let mut listener = small.holder.another(&server.address).await;
+            let ask = Listen { leases: true, acknowledged: 0, received: 0, life: 0 };
+            listener.ask(&Listen { life: u64::MAX, ..ask }).await.unwrap();
+            let _: Promoted = small.holder.change(2, 1, &promote(small.inode, first_page)).await.unwrap();
+            let write = WriteChunk { target: small.target, offset: 0, origin: WriteOrigin::Program };
+            // Its own writes wait for nobody.
+            let header = small.holder.header(Kind::WriteChunk, 3, 2);
+            small.holder.begin_write(header, &write, b"h").await;
+            small.holder.answer::<ChunkWritten>().await.unwrap();
+            let header = small.changer.header(Kind::WriteChunk, 3, 2);
+            small.changer.begin_write(header, &WriteChunk { offset: 1, ..write }, b"c").await;
+            assert!(waits(&mut listener, small.changer.connection.read_request()).await);
+            let of_lane = listener.ask(&ask).await.unwrap().data;
+            let of_lane = of_lane.iter().filter(|recall| recall.lane == Some(0)).map(|recall| recall.number);
+            listener.ask(&EndRecalls { done: of_lane.collect(), ..EndRecalls::default() }).await.unwrap();
+            small.changer.answer::<ChunkWritten>().await.unwrap();
+        });
+    }
+}
+
 // SEMANTICS 119.5
 #[test]
 fn lane_0_asks_the_files_home_about_the_first_page_once() {
@@ -290,6 +317,7 @@ fn lane_0_asks_the_files_home_about_the_first_page_once() {
             smallest_size: None,
             layout,
             place: BytesPlace::Lanes,
+            kept_by: Vec::new(),
         });
         let target = LaneTarget { lane, slot, generation, created, permit: None };
         let mut back = async |sequence: u64, offset: u64| {

@@ -419,7 +419,7 @@ pub struct QueryInode {
 }
 
 /// What the home answers; a file that is gone is Stale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InodeAnswer {
     /// The file's generation.
     pub generation: Generation,
@@ -433,11 +433,14 @@ pub struct InodeAnswer {
     pub layout: Layout,
     /// Where its bytes are: a lane begins only when they are there, or in flight.
     pub place: BytesPlace,
+    /// Sessions whose kernels have yet to drop pages from when they were in the inode: they have leases on its lanes.
+    pub kept_by: Vec<SessionId>,
 }
 
 impl InodeAnswer {
     fn is_possible(&self) -> bool {
-        is_generation(self.generation)
+        self.kept_by.len() <= limits::KEPT_BY_SESSIONS_MAX
+            && is_generation(self.generation)
             && is_size(self.size)
             && self.smallest_size.is_none_or(is_size)
             && self.layout.is_possible()

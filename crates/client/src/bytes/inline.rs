@@ -267,6 +267,9 @@ impl File {
             return Ok(());
         }
         let session = &handle.session;
+        if first_page != FirstPage::Free {
+            self.listen_to_lane_0(handle);
+        }
         let request = Promote { inode: self.inode(), first_page };
         if first_page != FirstPage::Free
             && let Some(promoted) = session.promote_behind(request)
@@ -281,6 +284,16 @@ impl File {
         handle.open.learn(size_of(promoted.size));
         handle.open.goes_to_lanes(promoted.since);
         Ok(())
+    }
+
+    /// A kernel may have the first page of the file still when its bytes are in lane 0: whoever changes them there recalls
+    /// it from sessions that listen there. If that server cannot be reached the bytes do not move, either.
+    fn listen_to_lane_0(&self, handle: &Handle) {
+        let session = &handle.session;
+        let _ = session.map().and_then(|map| {
+            let slot = ramlace_layout::lane_slot(self.layout(), 0, map.slots());
+            session.listen_for_pages(slot, Pages::Through)
+        });
     }
 }
 

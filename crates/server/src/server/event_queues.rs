@@ -52,6 +52,11 @@ impl EventQueues {
         queue.newest
     }
 
+    /// Whether a session has asked for what happens.
+    pub fn listens(&self, session: SessionId) -> bool {
+        self.queues.borrow().get(&session).is_some_and(|queue| queue.newest > 0)
+    }
+
     /// Notifies of more events, as long as this is the session's newest long poll.
     pub fn changed(&self, session: SessionId, poll: u64) -> Option<Rc<Notify>> {
         let queues = self.queues.borrow();

@@ -652,7 +652,7 @@ fields! {
     QueryInode { inode, since }
     QueryPages { inode, session }
     BeginLane { lane, by }
-    InodeAnswer { generation, size, smallest_size, layout, place }
+    InodeAnswer { generation, size, smallest_size, layout, place, kept_by }
     TrimLane { lane, slot, passthroughs_over }
     FillLane { lane, slot, generation, bytes }
 }
