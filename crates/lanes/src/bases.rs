@@ -169,13 +169,28 @@ impl DataLeases {
         Err(Error::new(ErrorKind::Stale, text))
     }
 
-    /// The recalls that are not over of a session's pages of a place, where it has some that others have changed since.
-    pub fn recalled_with_bases(&self, place: Place, session: SessionId) -> Vec<u64> {
-        if self.bases.range((place, session, 0)..=(place, session, u64::MAX)).next().is_none() {
-            return Vec::new();
+    /// The recall of a small file's page that others have changed since, if it is of that page alone: its drop waits for no
+    /// request that holds another page.
+    #[must_use]
+    pub fn small_with_base(&self, place: Place, session: SessionId) -> Option<u64> {
+        let recall = self.bases.get(&(place, session, 0))?.recall;
+        self.recalls.get(&recall).is_some_and(|pending| pending.range.end <= PAGE_BYTES).then_some(recall)
+    }
+
+    /// Whether what a session writes back of a small file, whose bytes have gone, may be taken where they are now: there
+    /// the page's base is not known if others had changed it before.
+    ///
+    /// Errors: `Stale` if it may not.
+    pub fn check_small(&self, place: Place, session: SessionId) -> Result<()> {
+        self.check_base(place, session, ByteRange { start: 0, end: PAGE_BYTES })?;
+        if !self.bases.contains_key(&(place, session, 0)) {
+            return Ok(());
         }
-        let own = self.pending_at(place, WHOLE).filter(|(_, pending)| pending.holder == session);
-        own.map(|(number, _)| number).collect()
+        let text = format!(
+            "others have changed inode {} before it grew, and this mount was late; what was stored in its first page is not written",
+            place.0
+        );
+        Err(Error::new(ErrorKind::Stale, text))
     }
 
     /// Replaces the bytes of each base of these pages, or removes the base.

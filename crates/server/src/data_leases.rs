@@ -11,7 +11,7 @@ use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, Session
 use ramlace_lanes::{Change, DataLeases, Place, Stored};
 use ramlace_store::Store;
 use ramlace_wire::chunk::WriteOrigin;
-use ramlace_wire::inline::{Bytes, FirstPage, InlineMode, Promote, WriteInline};
+use ramlace_wire::inline::{Bytes, BytesPlace, FirstPage, InlineMode, Promote, WriteInline};
 use ramlace_wire::leases::{EndRecalls, WaitPublished};
 use ramlace_wire::peer::{InodeAnswer, QueryPages};
 
@@ -327,7 +327,7 @@ impl Server {
                 now,
             )?;
             // What the requester has stored can be merged with what others have changed as long as the base is here.
-            recalls.extend(self.data.leases.borrow().recalled_with_bases(place, call.session));
+            recalls.extend(self.data.leases.borrow().small_with_base(place, call.session));
             // Sessions whose kernels wait for the promotion to read the page have none.
             recalls.retain(|number| self.data.is_any_waited(&[*number]));
             if recalls.is_empty() {
@@ -351,6 +351,20 @@ impl Server {
         let recalled = self.before_inline_change(None, SessionId::NONE, inode, all, Change::Stored);
         // The recall is made even if it finds no room in the log.
         recalled.unwrap_or_else(|error| eprintln!("ramlace: {error}"));
+    }
+
+    /// The sessions that have yet to drop pages of a file's inline bytes. While these go to lane 0, those count that had
+    /// them before this server's restart.
+    pub fn late_with_inline(&self, inode: InodeId, place: BytesPlace) -> Vec<SessionId> {
+        let (inline, all) = ((inode, None), ByteRange { start: 0, end: u64::MAX });
+        let now = self.data.now();
+        let late = self.data.change_leases(|leases| {
+            if place == BytesPlace::Leaving {
+                leases.recalled_before(inline, SessionId::NONE, all, now);
+            }
+            leases.late_at(inline)
+        });
+        late.into_iter().take(limits::KEPT_BY_SESSIONS_MAX).collect()
     }
 
     /// A lane begins, and kernels have yet to drop pages of the file from when its bytes were in its inode: whoever
@@ -392,8 +406,7 @@ impl Server {
     /// Errors: `Stale` when others have changed it since, or the session has ended.
     pub fn query_pages(&self, request: QueryPages) -> Result<()> {
         self.check_session(request.session)?;
-        let all = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
-        self.data.leases.borrow().check_base((request.inode, None), request.session, all)
+        self.data.leases.borrow().check_small((request.inode, None), request.session)
     }
 
     /// The size and bytes of an inline file; `None`: it has lanes.

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, ServerId, SessionId, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Redirect, Result, ServerId, SessionId, Slot};
 use ramlace_cluster::CoordinatorConfig;
 use ramlace_namespace::{AskedBy, Query, Reply};
 use ramlace_store::Store;
@@ -280,8 +280,7 @@ impl Server {
     /// Queries this server's own slot about a file.
     pub fn query_inode(self: &Rc<Self>, request: QueryInode) -> Outcome<InodeAnswer> {
         let mut answer = self.query(&self.owner, request.inode.slot(), &request)?;
-        let late = self.data.leases.borrow().late_at((request.inode, None));
-        answer.kept_by = late.into_iter().take(limits::KEPT_BY_SESSIONS_MAX).collect();
+        answer.kept_by = self.late_with_inline(request.inode, answer.place);
         Ok(answer)
     }
 

@@ -228,6 +228,55 @@ fn a_session_that_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_gr
     });
 }
 
+// SEMANTICS 119.5
+#[test]
+fn what_was_stored_beside_a_change_is_refused_and_not_merged_wrongly_when_the_file_has_grown_meanwhile() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut small = small(&server, SLOT).await;
+        small.page[50] = b'!';
+        small.change_first(&server).await;
+        let promoted: Promoted =
+            small.holder.change(2, 1, &promote(small.inode, FirstPage::Locked)).await.unwrap();
+        small.target.generation = promoted.size.generation;
+        assert_eq!(small.back_to_lane(3).await.unwrap_err().kind(), ErrorKind::Stale);
+        assert_eq!(small.changer.read(small.target, 0, 2).await.unwrap(), b"C.");
+    });
+}
+
+// SEMANTICS 114.2
+#[test]
+fn a_promotion_waits_for_its_own_page_if_others_have_changed_it() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut small = small(&server, SLOT).await;
+        let header = small.changer.header(Kind::WriteInline, 3, 2);
+        let body = encode_body(&write(small.inode, 0, b"C", WriteOrigin::Program));
+        small.changer.connection.queue_reply(header, &body, &[]);
+        small.changer.connection.flush().await.unwrap();
+        let mut listener = small.holder.another(&server.address).await;
+        assert!(waits(&mut listener, small.changer.connection.read_request()).await);
+        let mut promoter = small.holder.another(&server.address).await;
+        let header = promoter.header(Kind::Promote, 2, 1);
+        let body = encode_body(&promote(small.inode, FirstPage::Locked));
+        promoter.connection.queue_reply(header, &body, &[]);
+        promoter.connection.flush().await.unwrap();
+        assert!(waits(&mut listener, promoter.connection.read_request()).await);
+        // Its kernel writes the page back before it drops it, and what both have changed is merged.
+        small.page[50] = b'!';
+        let back = write(small.inode, 0, &small.page, WriteOrigin::Back);
+        assert_eq!(small.holder.change(3, 1, &back).await.unwrap().outcome, InlineOutcome::Written);
+        let ask = Listen { leases: true, acknowledged: 0, received: 0, life: 0 };
+        let done = listener.ask(&ask).await.unwrap().data.iter().map(|recall| recall.number).collect();
+        listener.ask(&EndRecalls { done, ..EndRecalls::default() }).await.unwrap();
+        let (promoted, _) = promoter.answer::<Promoted>().await.unwrap();
+        small.changer.answer::<InlineWritten>().await.unwrap();
+        small.target.generation = promoted.size.generation;
+        let merged = small.changer.read(small.target, 0, 51).await.unwrap();
+        assert_eq!((merged[0], merged[50]), (b'C', b'!'));
+    });
+}
+
 // SEMANTICS 114.2
 #[test]
 fn who_promotes_a_file_waits_for_all_who_have_its_page_and_not_for_whose_kernel_reads_it() {

@@ -180,7 +180,8 @@ numbered! {
     /// What the client's kernel may have of the first page of a file that is promoted. Others have dropped theirs before the
     /// bytes go.
     FirstPage {
-        /// Perhaps a page that is locked for the very request that needs the promotion: it is recalled, and nobody waits.
+        /// Perhaps a page that is locked for the very request that needs the promotion: it is recalled, and waited for only if
+        /// others have changed it since. The client listens to lane 0's server, where others recall it from then on.
         Locked = 1,
         /// None: it is just reading it. Others that promote the file do not wait for its drop, which would wait for that read.
         Read = 2,
