@@ -239,7 +239,8 @@ pub const STAGED_BYTES_PER_SESSION_MAX: usize = 64 << 20;
 
 /// Leases on bytes that a server gives, one for each session and lane. For another the oldest place's is recalled.
 pub const DATA_LEASES_PER_SERVER_MAX: usize = 65_536;
-/// Sessions whose kernels have pages of a file that moves to its lanes: others' have been dropped before.
+/// Sessions that have yet to drop pages of a file while its bytes move to its lanes, as many as one answer names: the one
+/// whose write makes it grow, and those that are blocked.
 pub const KEPT_BY_SESSIONS_MAX: usize = 1_024;
 /// Ranges of a lane that one lease does not cover.
 pub const DATA_LEASE_HOLES_MAX: usize = 256;

@@ -69,12 +69,16 @@ fn write(inode: InodeId, offset: u64, bytes: &[u8], origin: WriteOrigin) -> Writ
 impl Small {
     /// Another session changes the file's first byte, and need not wait for the holder.
     async fn change_first(&mut self, server: &TestServer) {
-        let header = self.changer.header(Kind::WriteInline, 3, 2);
-        let body = encode_body(&write(self.inode, 0, b"C", WriteOrigin::Program));
-        self.changer.connection.queue_reply(header, &body, &[]);
-        self.changer.connection.flush().await.unwrap();
+        self.begin_to_change_first().await;
         self.drop_nothing(server).await;
         self.changer.answer::<InlineWritten>().await.unwrap();
+    }
+
+    /// The same; its answer waits for the holder.
+    async fn begin_to_change_first(&mut self) {
+        let header = self.changer.header(Kind::WriteInline, 3, 2);
+        let request = write(self.inode, 0, b"C", WriteOrigin::Program);
+        self.changer.begin_write(header, &request, &[]).await;
     }
 
     /// The holder reports that it cannot drop yet what is recalled from it.
@@ -201,10 +205,7 @@ fn a_session_that_is_late_with_a_page_of_a_small_file_is_so_when_the_file_has_gr
     run(async {
         let mut small = small(&server, SLOT).await;
         small.page[50] = b'!';
-        let header = small.changer.header(Kind::WriteInline, 3, 2);
-        let body = encode_body(&write(small.inode, 0, b"C", WriteOrigin::Program));
-        small.changer.connection.queue_reply(header, &body, &[]);
-        small.changer.connection.flush().await.unwrap();
+        small.begin_to_change_first().await;
         let mut listener = small.holder.another(&server.address).await;
         assert!(waits(&mut listener, small.changer.connection.read_request()).await);
         pass(&server).await;
@@ -250,17 +251,12 @@ fn a_promotion_waits_for_its_own_page_if_others_have_changed_it() {
     let server = TestServer::start(1);
     run(async {
         let mut small = small(&server, SLOT).await;
-        let header = small.changer.header(Kind::WriteInline, 3, 2);
-        let body = encode_body(&write(small.inode, 0, b"C", WriteOrigin::Program));
-        small.changer.connection.queue_reply(header, &body, &[]);
-        small.changer.connection.flush().await.unwrap();
+        small.begin_to_change_first().await;
         let mut listener = small.holder.another(&server.address).await;
         assert!(waits(&mut listener, small.changer.connection.read_request()).await);
         let mut promoter = small.holder.another(&server.address).await;
         let header = promoter.header(Kind::Promote, 2, 1);
-        let body = encode_body(&promote(small.inode, FirstPage::Locked));
-        promoter.connection.queue_reply(header, &body, &[]);
-        promoter.connection.flush().await.unwrap();
+        promoter.begin_write(header, &promote(small.inode, FirstPage::Locked), &[]).await;
         assert!(waits(&mut listener, promoter.connection.read_request()).await);
         // Its kernel writes the page back before it drops it, and what both have changed is merged.
         small.page[50] = b'!';
@@ -287,16 +283,10 @@ fn who_promotes_a_file_waits_for_all_who_have_its_page_and_not_for_whose_kernel_
             small.changer.ask(&keep(small.inode)).await.unwrap();
             let mut listener = small.holder.another(&server.address).await;
             let header = small.holder.header(Kind::Promote, 2, 1);
-            small.holder.connection.queue_reply(header, &encode_body(&promote(small.inode, first_page)), &[]);
-            small.holder.connection.flush().await.unwrap();
+            small.holder.begin_write(header, &promote(small.inode, first_page), &[]).await;
             assert!(waits(&mut listener, small.holder.connection.read_request()).await);
             let header = small.changer.header(Kind::Promote, 3, 2);
-            small.changer.connection.queue_reply(
-                header,
-                &encode_body(&promote(small.inode, FirstPage::Locked)),
-                &[],
-            );
-            small.changer.connection.flush().await.unwrap();
+            small.changer.begin_write(header, &promote(small.inode, FirstPage::Locked), &[]).await;
             let has_waited = waits(&mut listener, small.changer.connection.read_request()).await;
             assert_eq!(has_waited, first_page != FirstPage::Read);
         });

@@ -77,6 +77,7 @@ impl File {
         self.reserve_as(range, keep_size, FirstPage::Free)
     }
 
+    /// The same, and what a kernel may have of a small file's first page meanwhile.
     fn reserve_as(&self, range: ByteRange, keep_size: bool, first_page: FirstPage) -> Result<()> {
         self.needs_writing()?;
         check_range(range.start, range.length()).map_err(|error| self.tell(error))?;
