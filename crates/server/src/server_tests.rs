@@ -91,9 +91,14 @@ fn what_a_client_has_sent_before_it_died_is_not_begun_any_more() {
                 let header = other.header(Kind::WriteChunk, number + 5 + u64::from(dies), 9);
                 let request = WriteChunk { target, offset: 0, origin: WriteOrigin::Program };
                 let (go, waits) = std::sync::mpsc::channel();
+                let (begins, is_busy) = tokio::sync::oneshot::channel();
                 // The server does something else until the request is in its socket, and its sender has gone.
-                let busy = server.within(move |_| waits.recv().unwrap());
+                let busy = server.within(move |_| {
+                    begins.send(()).unwrap();
+                    waits.recv().unwrap();
+                });
                 let send = async {
+                    is_busy.await.unwrap();
                     other.begin_write(header, &request, &vec![b'n'; length]).await;
                     let other = (!dies).then_some(other);
                     go.send(()).unwrap();
