@@ -108,7 +108,10 @@ impl Server {
         if let InlineRead { bytes: Some(bytes), .. } = &answer {
             self.counters.read_bytes(bytes.0.len() as u64);
             if request.keep {
-                let range = ByteRange { start: 0, end: limits::INLINE_BYTES_MAX as u64 };
+                let end = request.offset.saturating_add(request.length.into());
+                // Behind the bytes there are zeros, which are not asked for.
+                let is_beyond = end >= limits::INLINE_BYTES_MAX as u64;
+                let range = ByteRange { start: request.offset, end: if is_beyond { u64::MAX } else { end } };
                 self.keep_pages((request.inode, None), call.session, range)?;
             }
         }

@@ -245,6 +245,22 @@ fn what_was_stored_beside_a_change_is_refused_and_not_merged_wrongly_when_the_fi
     });
 }
 
+// SEMANTICS 116
+#[test]
+fn who_reads_behind_the_bytes_of_a_small_file_has_not_read_its_page_anew() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut small = small(&server, SLOT).await;
+        small.change_first(&server).await;
+        let behind = ReadInline { offset: PAGE as u64, length: 0, ..keep(small.inode) };
+        small.holder.ask(&behind).await.unwrap();
+        small.page[50] = b'!';
+        assert_eq!(small.back(2).await.unwrap().outcome, InlineOutcome::Written);
+        small.page[0] = b'C';
+        assert_eq!(small.bytes().await, small.page[..100]);
+    });
+}
+
 // SEMANTICS 114.2
 #[test]
 fn a_promotion_waits_for_its_own_page_if_others_have_changed_it() {
