@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -317,6 +318,80 @@ def test_what_a_server_has_yet_to_hear_is_told(new_pool: NewPool, new_mount: New
                 handle.close()
         assert eventually(lambda: pending() == {1})
     assert eventually(lambda: pending() == set())
+
+
+# SEMANTICS 138.7
+def test_what_was_just_read_is_opened_again_without_a_message(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(2)
+    mount = new_mount(pool)
+    files = [mount / f"f{number}" for number in range(FILES)]
+    for number, file in enumerate(files):
+        file.write_bytes(pattern(number, 10 * KIB))
+
+    def read(_: int) -> None:
+        for number, file in enumerate(files):
+            assert file.read_bytes() == pattern(number, 10 * KIB)
+
+    read(0)
+    requests, messages = cost(pool, mount, read)
+    assert requests["OPEN"] == FILES
+    assert (messages["Open"], messages["Close"], messages["ChangeMany"]) == (0, 0, 0)
+    # They are closed some seconds later, many by one message.
+    before = answered(pool)
+    assert eventually(lambda: (answered(pool) - before)["ChangeMany"] > 0)
+    time.sleep(2)
+    counts = answered(pool) - before
+    assert counts["Close"] == 0
+    assert counts["ChangeMany"] <= FILES // 4
+    assert pool.check() == []
+
+
+# SEMANTICS 138.7
+@pytest.mark.parametrize("by", ["another", "itself", "a rename", "the library"])
+def test_what_was_just_read_is_freed_when_it_is_removed(new_pool: NewPool, new_mount: NewMount, by: str) -> None:
+    pool = new_pool(2)
+    here, there = new_mount(pool), new_mount(pool)
+    (there / "small").write_bytes(b"small")
+
+    def held() -> int:
+        return sum(server["used_bytes"] for server in pool.status())
+
+    before = held()
+    (there / "big").write_bytes(pattern(1, 8 * MIB))
+    assert (here / "big").read_bytes() == pattern(1, 8 * MIB)
+    assert held() >= before + 8 * MIB
+    match by:
+        case "another":
+            (there / "big").unlink()
+        case "itself":
+            (here / "big").unlink()
+        case "a rename":
+            (here / "small").rename(here / "big")
+        case _:
+            with pool.connect() as connected:
+                connected.remove("/big")
+    # Long before the time of a deferred close is over.
+    assert eventually(lambda: held() < before + MIB, 5)
+
+
+# SEMANTICS 138.7
+def test_what_was_just_read_is_open_to_nobody(new_pool: NewPool, new_mount: NewMount) -> None:
+    """A file's rules are set where nobody has it open; and who may not open it any more does not."""
+    pool = new_pool(2)
+    here, there = new_mount(pool), new_mount(pool)
+    for name in ("by command", "by mount", "forbidden"):
+        (there / name).write_bytes(b"content")
+        assert (here / name).read_bytes() == b"content"
+    pool.run("layout", "set", "/by command", "--mode", "strict")
+    os.setxattr(here / "by mount", "user.ramlace.mode", b"strict")
+    (there / "forbidden").chmod(0)
+    if os.getuid() != 0:
+        with pytest.raises(PermissionError):
+            (here / "forbidden").open()
+    with (here / "by command").open("rb"):
+        assert "open somewhere" in pool.refused("layout", "set", "/by command", "--mode", "coherent")
+    (there / "by command").write_bytes(b"another")
+    assert (here / "by command").read_bytes() == b"another"
 
 
 def test_the_command_changes_and_removes_the_files_of_a_directory_by_few_messages(new_pool: NewPool) -> None:

@@ -128,6 +128,10 @@ pub const SESSIONS_OF_HOSTS_MAX: usize = SESSIONS_MAX - 256;
 pub const HOST_KEYS_MAX: usize = 1024;
 /// Inodes that one session may hold open at one server.
 pub const OPEN_INODES_PER_SESSION_MAX: usize = 65_536;
+/// Of these, those that no program has open any more, and that a mount closes later.
+pub const CLOSES_DEFERRED_PER_SESSION_MAX: usize = 16_384;
+/// How long after its last close by a program a mount closes a file at its home, if it was only read.
+pub const CLOSE_DEFERRED_MILLIS: u64 = 10_000;
 /// Replies of one session kept in one slot.
 pub const REPLIES_PER_SESSION_MAX: usize = 1024;
 /// Changes of bytes in lanes that are remembered of one session in one slot.

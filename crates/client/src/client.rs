@@ -118,6 +118,10 @@ impl OnSession for Client {
         self.forget_delegated(slot);
     }
 
+    fn close_due(self: Arc<Client>, until: Instant) -> Option<Instant> {
+        Client::close_due(&self, until)
+    }
+
     fn renew_permit(self: Arc<Client>, inode: InodeId, refused: Option<Permit>) -> Result<Option<Permit>> {
         Client::renew_permit(&self, inode, refused)
     }

@@ -20,8 +20,9 @@
 //!   session news unasked (recalls, events, a newer map); `callbacks` are called with what is recalled.
 //! - `names`: `path`, `raw`, `namespace`, `open` and `xattrs` (what callers ask), `placing`, `rights`; `partitions` and
 //!   `spreads` (directories in several slots); `known_paths` and `by_known_path` (several steps of a path in one request);
-//!   `inodes` (opening, closing, times) with `gates` and `open_inode` (what is open); `leases` (what may be cached) and
-//!   `renewals`; `behind` promises changes by answers that `predicting` works out (pure), `together` sends many at once.
+//!   `inodes` (opening, closing, times) with `gates` and `open_inode` (what is open), `deferred` (which close is due: pure) and
+//!   `closing`; `leases` (what may be cached) and `renewals`; `behind` promises changes by answers that `predicting`
+//!   works out (pure), `together` sends many at once.
 //! - `coordination`: `locking` and `file_locks`, `barriers`, `cells`, `changes`; `waits`, `parked` and `events` are the
 //!   threads that wait, and what wakes them.
 //! - `bytes`: `file`, `content`, `space` and `holes` (what callers ask), `memory` (where it lies); `transfer`, `growth` and
@@ -73,6 +74,7 @@ pub use coordination::file_locks::LockRequest;
 pub use coordination::locking::{Cancellation, Waited};
 #[doc(hidden)]
 pub use fork::PerFork;
+pub use names::gates::OpenAnswer;
 pub use names::namespace::{AttributeChanges, ReadDir};
 pub use names::open::OpenOptions;
 pub use names::placing::Placing;

@@ -238,6 +238,7 @@ impl Listener {
             && let Some(on_recall) = client.callbacks.on_recall.get()
         {
             on_recall(&news.recalls);
+            client.hasten_recalled(&news.recalls);
         }
         client.want_back(&news.delegations);
         if next.leases {

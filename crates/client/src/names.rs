@@ -3,6 +3,8 @@
 
 pub(crate) mod behind;
 pub(crate) mod by_known_path;
+pub(crate) mod closing;
+pub(crate) mod deferred;
 pub(crate) mod gates;
 pub(crate) mod inodes;
 pub(crate) mod known_paths;

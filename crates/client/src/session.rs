@@ -61,6 +61,9 @@ pub(crate) trait OnSession: Send + Sync {
     /// A slot was given back: nothing is promised there any more.
     fn is_given_back(&self, slot: Slot);
 
+    /// Closes inodes whose close was deferred and is due, as far as there is time until then; when the next one is due.
+    fn close_due(self: Arc<Self>, until: Instant) -> Option<Instant>;
+
     /// A lane has refused this permit: returns the present one, if it is another.
     ///
     /// Errors: those of the file's home.

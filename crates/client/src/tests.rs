@@ -2,6 +2,7 @@
 
 mod arrays;
 mod bytes;
+mod closing;
 mod damage;
 mod failures;
 mod inline;

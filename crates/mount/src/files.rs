@@ -1,10 +1,10 @@
 //! Opening, closing and changing files as a whole: handles, sizes, modes, times.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
-use ramlace_client::{File, Rights};
+use ramlace_client::{File, OpenAnswer, Rights};
 use ramlace_fuse::{
     Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
 };
@@ -91,6 +91,14 @@ impl PoolFileSystem {
 
     pub(crate) fn open(&self, inode: InodeId, flags: u32, kill_set_id: bool) -> Result<(u64, OpenFlags)> {
         let since = self.handles.holes_made();
+        let only_reads = is_for_reading(flags);
+        if only_reads && let Some((file, answer)) = self.raw().reopen(inode, || self.attributes_since(inode))
+        {
+            let (number, open_flags) = self.adopt(file, &answer.opened, flags, since)?;
+            self.handles.get(number)?.keep_answer(answer);
+            return Ok((number, open_flags));
+        }
+        let asked = Instant::now();
         let (file, opened) = match flags & FOR_EXECUTION {
             0 => self.raw().open(inode, rights_of(flags))?,
             _ => self.raw().open_to_run(inode)?,
@@ -101,7 +109,19 @@ impl PoolFileSystem {
             self.handles.note(&file.drop_set_id()?);
             self.leases.changed_here(&[inode]);
         }
-        self.adopt(file, &opened, flags, since)
+        let (number, open_flags) = self.adopt(file, &opened, flags, since)?;
+        // Named bytes may be many.
+        if only_reads && opened.info.named.is_empty() {
+            self.handles.get(number)?.keep_answer(OpenAnswer { opened, asked });
+        }
+        Ok((number, open_flags))
+    }
+
+    /// A file's attributes by a valid lease, and when that was first asked for.
+    fn attributes_since(&self, inode: InodeId) -> Option<(Attributes, Instant)> {
+        let (now, _) = self.kept_attributes(inode)?;
+        // If others are kept by now, their lease is the newer one.
+        Some((now, self.leases.attributes_since(inode)?))
     }
 
     pub(crate) fn create(
@@ -219,8 +239,14 @@ impl PoolFileSystem {
             }
             let (inode, wrote) = (open.file.inode(), open.file.rights().write);
             let asked = self.leases.ask();
+            let answer = open.take_answer();
             // Another request may still use it.
             let file = Arc::into_inner(open).and_then(|open| Arc::into_inner(open.file));
+            if let (Some(file), Some(answer)) = (&file, answer)
+                && self.defer_close(file, answer)
+            {
+                return;
+            }
             let now = file.and_then(File::let_go).filter(|now| now.allocated.is_some());
             if wrote {
                 // Until now its times were known only here.
@@ -231,6 +257,19 @@ impl PoolFileSystem {
                 self.leases.forget_kept(inode);
             }
         }
+    }
+
+    /// Leaves the close of a file at its home for later, as long as its attributes are leased: who removes it makes them recalled.
+    fn defer_close(&self, file: &File, answer: OpenAnswer) -> bool {
+        let inode = file.inode();
+        if self.leases.attributes_since(inode).is_none() || !file.defer_close(answer) {
+            return false;
+        }
+        // They may have been recalled in between.
+        if self.leases.attributes_since(inode).is_none() {
+            self.raw().hasten_close(inode);
+        }
+        true
     }
 
     pub(crate) fn set_attributes(
@@ -362,6 +401,12 @@ fn rights_of(flags: u32) -> Rights {
         libc::O_WRONLY => Rights { read: false, write: true },
         _ => Rights { read: true, write: true },
     }
+}
+
+/// Whether a descriptor with these flags changes nothing, by its open either.
+fn is_for_reading(flags: u32) -> bool {
+    let rights = rights_of(flags);
+    rights.read && !rights.write && flags & (libc::O_TRUNC as u32 | FOR_EXECUTION) == 0
 }
 
 fn changes_anything(request: &SetAttributes) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
-use ramlace_client::File;
+use ramlace_client::{File, OpenAnswer};
 use ramlace_sync::{Mutex, RwLock};
 use ramlace_wire::{Attributes, Mode};
 
@@ -45,6 +45,8 @@ pub(crate) struct OpenFile {
     /// The kernel may be dropping pages until then. Lock order: this one, then those of [`Handles`] and of
     /// [`crate::nodes`].
     dropping: Mutex<Option<DropByOpen>>,
+    /// The home's answer to the open, if its close may be deferred.
+    answer: Mutex<Option<OpenAnswer>>,
     /// Failed write-backs that were reported by this descriptor.
     pub(crate) errors_reported: Reported,
     /// Those that were reported by an unlock through it. They are reported again by `fsync` and `close`.
@@ -68,6 +70,7 @@ impl OpenFile {
             opened_in,
             open_finished: AtomicBool::new(false),
             dropping: Mutex::default(),
+            answer: Mutex::default(),
             errors_reported: errors.begin(),
             errors_unlocks_reported: errors.begin(),
         }
@@ -76,6 +79,18 @@ impl OpenFile {
     /// The kernel drops pages when it gets the reply to this open, perhaps while a program is writing.
     pub(crate) fn drops_pages(&self, dropping: DropByOpen) {
         *self.dropping.lock() = Some(dropping);
+    }
+
+    /// The file is only read by this descriptor: its close may be deferred, if it is a usual file.
+    pub(crate) fn keep_answer(&self, answer: OpenAnswer) {
+        if self.mode == Mode::Coherent && !self.passthrough {
+            *self.answer.lock() = Some(answer);
+        }
+    }
+
+    /// The answer that was kept; from now on the close is not deferred.
+    pub(crate) fn take_answer(&self) -> Option<OpenAnswer> {
+        self.answer.lock().take()
     }
 
     /// The descriptor is used, so its open is over. Not to be called for a write of the kernel's own, for

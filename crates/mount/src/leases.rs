@@ -336,6 +336,11 @@ impl Leases {
         self.lock().kept.forget_attributes(inode);
     }
 
+    /// Since when attributes are kept, by a lease that was asked for then; it may have expired.
+    pub(crate) fn attributes_since(&self, inode: InodeId) -> Option<Instant> {
+        self.lock().kept.attributes(inode).map(|(_, asked)| asked)
+    }
+
     /// Attributes that are kept for the kernel, and the request that they answer, as if it had just been
     /// sent.
     pub(crate) fn kept_attributes(&self, raw: Raw<'_>, inode: InodeId) -> Option<(Attributes, Asked)> {

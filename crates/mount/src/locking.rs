@@ -60,6 +60,8 @@ impl PoolFileSystem {
             }
         };
         file.finish_open(&self.versions, &self.handles);
+        // The close ends what is left of its locks.
+        let _ = file.take_answer();
         let publishes =
             file.mode == Mode::Relaxed && !file.passthrough && self.handles.is_written_here(holder.inode);
         if publishes && self.locks.may_give_away(holder) {

@@ -47,6 +47,10 @@ enum After {
     Promotes(InodeId, FirstPage),
     /// The session closes an inode, whose attributes it wants with a lease if it is named here.
     Closes(Option<InodeId>),
+    /// It sets rules of a file, which nobody may have open then.
+    SetsRules(InodeId),
+    /// A kernel gets a file that it may change without notice.
+    Passes(InodeId),
 }
 
 impl Server {
@@ -71,8 +75,14 @@ impl Server {
         let asked = Asked { call, identity: &identity, map: &map, slot, is_met };
         let after = self.after(&asked, &op);
         let op = self.complete(&asked, op).await?;
-        let reply = self.mutate(slot, token, command(call, &identity, op)?).await?;
-        self.answer_to_change(&asked, proved, after, reply)
+        let reply = self.mutate(slot, token, command(call, &identity, op)?).await;
+        if let (After::SetsRules(inode), Err(error)) = (&after, &reply)
+            && error.kind() == ErrorKind::Busy
+        {
+            // Those who have it open only for a close that they have deferred close it now.
+            self.leases.recall_attributes(*inode, call.session);
+        }
+        self.answer_to_change(&asked, proved, after, reply?)
     }
 
     /// Completes the change with what the server has to add, after doing what must happen before the slot
@@ -183,6 +193,8 @@ impl Server {
             Op::Truncate(request) if !asked.is_met => After::Cuts(request.inode, request.size),
             Op::Promote { request, .. } => After::Promotes(request.inode, request.first_page),
             Op::Close(request) => After::Closes(request.leases.then_some(request.inode)),
+            Op::SetLayout(request) => After::SetsRules(request.inode),
+            Op::BeginPassthrough(request) if !request.over => After::Passes(request.inode),
             _ => After::Nothing,
         }
     }
@@ -224,6 +236,8 @@ impl Server {
             (After::Promotes(inode, first_page), _) => {
                 self.changed_inline_before(call, promoted_by(session, first_page), inode)?;
             }
+            // Whoever opens the file from now on has to learn of it.
+            (After::Passes(inode), _) => self.leases.recall_attributes(inode, session),
             (After::Closes(inode), _) => {
                 let attributes = inode.and_then(|inode| self.lease_changed(session, who, slot, inode));
                 return Ok(encode_body(&Closed { attributes }));

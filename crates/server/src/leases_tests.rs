@@ -6,12 +6,15 @@ use std::rc::Rc;
 
 use ramlace_base::{Error, ErrorKind, Generation, InodeId, Name, Sequence, ServerId, Slot, Timestamp};
 use ramlace_wire::cluster::GetMap;
-use ramlace_wire::leases::{LeaseName, Recall};
+use ramlace_wire::leases::{LeaseAttributes, LeaseName, Recall};
 use ramlace_wire::listen::Listen;
-use ramlace_wire::namespace::{CancelChange, Link, Made, MakeNode, Unlink, Unlinked};
+use ramlace_wire::namespace::{
+    BeginPassthrough, CancelChange, Link, Made, MakeNode, Open, SetLayout, Unlink, Unlinked,
+};
 use ramlace_wire::peer::Prepared;
-use ramlace_wire::{Attributes, FileKind, Kind, encode_body};
+use ramlace_wire::{Attributes, FileKind, Kind, LayoutHints, Mode, encode_body};
 
+use crate::data_leases_tests::lane_of_a_file;
 use crate::delivery_tests::false_server;
 use crate::testing::{Client, TestServer, run};
 
@@ -190,5 +193,38 @@ fn a_directory_comes_along_only_while_the_name_is_as_it_was_told() {
         }
         let removed: Unlinked = again.change(2, 1, &remove).await.unwrap();
         assert_eq!(removed.parent, None, "'x' is there");
+    });
+}
+
+// SEMANTICS 138.7
+#[test]
+fn who_keeps_a_files_attributes_hears_of_what_needs_it_closed_or_may_change_it_unnoticed() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut changer = Client::user(&server.address, 2).await;
+        let inode = lane_of_a_file(&mut changer, InodeId::ROOT, Slot(0)).await.lane.inode;
+        let mut holder = Client::user(&server.address, HOLDER).await;
+        holder.change(1, 0, &Open { inode, read: true, write: false, run: false }).await.unwrap();
+        for unnoticed in [false, true] {
+            let told = listen(holder.another(&server.address).await);
+            let lease = LeaseAttributes { inode, names: false };
+            while !holder.ask(&lease).await.unwrap().attributes {
+                tokio::task::yield_now().await;
+            }
+            if unnoticed {
+                changer.change(11, 1, &BeginPassthrough { inode, write: true, over: false }).await.unwrap();
+            } else {
+                let hints = LayoutHints::of_mode(Some(Mode::Relaxed));
+                let refused = changer.change(10, 1, &SetLayout { inode, hints }).await;
+                assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+            }
+            let told = told.await.unwrap();
+            assert!(told.iter().any(|recall| recall.inode == inode), "{unnoticed}: {told:?}");
+            // It has dropped them.
+            let acknowledged = told.iter().map(|recall| recall.number).max().unwrap();
+            let mut listener = holder.another(&server.address).await;
+            let listens = Listen { leases: true, acknowledged, received: 0, life: u64::MAX };
+            listener.ask(&listens).await.unwrap();
+        }
     });
 }

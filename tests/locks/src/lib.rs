@@ -33,6 +33,7 @@ mod session {
 #[allow(dead_code, reason = "a file has more than these tests ask for")]
 #[path = "../../../crates/client/src/names"]
 mod names {
+    pub(crate) mod deferred;
     pub(crate) mod gates;
     /// What gates hold. The client's own has maps of lanes beside it.
     #[path = "../../../../tests/locks/src/open_inode.rs"]

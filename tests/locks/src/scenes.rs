@@ -1,5 +1,6 @@
 //! What several threads do at once. Each scene is one run; its caller has shuttle choose the order.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,12 +10,14 @@ use ramlace_base::{
 };
 use ramlace_wire::leases::{EndRecalls, LeasesRenewed};
 use ramlace_wire::locks::{LockKind, LockTable, LockedFile, SetLock};
+use ramlace_wire::namespace::{EntryLeased, InodeInfo, Opened};
+use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
 use shuttle::thread;
 
 use crate::Mutex;
 use crate::bytes::givers::Givers;
 use crate::coordination::waits::{Asked, Waits};
-use crate::names::gates::Inodes;
+use crate::names::gates::{Inodes, OpenAnswer};
 use crate::names::renewals::Renewals;
 use crate::session::outbox::{Outbox, SentBy};
 use crate::session::pending::{Message, Subject};
@@ -224,6 +227,99 @@ pub fn opening_and_closing_one_inode() {
     all(threads);
     assert_eq!(at_home.load(Ordering::SeqCst), 0);
     assert!(inodes.find(inode).is_none(), "nobody has it open");
+}
+
+/// Threads open and close a file that is only read, while another thread makes closes that were deferred: whoever has it open has it open at its
+/// home, and in the end nobody has.
+pub fn reopening_what_another_closes() {
+    let (inodes, opened) = (Arc::new(Inodes::default()), Arc::new(opened(InodeId::new(SLOT, 7))));
+    let at_home = Arc::new(AtomicBool::new(false));
+    let inode = opened.info.attributes.inode;
+    let close = move |inodes: &Inodes, at_home: &AtomicBool| {
+        inodes.hasten_closes(None);
+        let due = inodes.take_due_closes(late(), 9);
+        inodes.close_deferred(&due, |which| {
+            assert_eq!(which, [inode]);
+            thread::yield_now();
+            assert!(at_home.swap(false, Ordering::SeqCst), "it was closed already");
+            BTreeSet::new()
+        });
+    };
+    let mut threads: Vec<_> = (0..2)
+        .map(|_| {
+            let (inodes, at_home, opened) = (inodes.clone(), at_home.clone(), opened.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let asked = Instant::now();
+                    if inodes.reopen(inode, &opened.info.attributes, asked).is_none() {
+                        let entered = inodes.with_gate(inode, |state| {
+                            at_home.store(true, Ordering::SeqCst);
+                            thread::yield_now();
+                            inodes.cancel_deferred_close(inode);
+                            state.enter(&opened);
+                            Ok(())
+                        });
+                        entered.expect("there is room");
+                    }
+                    assert!(at_home.load(Ordering::SeqCst), "its home does not have it open");
+                    thread::yield_now();
+                    // A lease that is as old as any open.
+                    let answer = OpenAnswer { opened: (*opened).clone(), asked: late() };
+                    if !inodes.defer_close(inode, answer, Instant::now()) {
+                        let closed = inodes.with_gate(inode, |state| {
+                            state.files -= 1;
+                            if state.files == 0 {
+                                inodes.note_close(inode);
+                                at_home.store(false, Ordering::SeqCst);
+                            }
+                            Ok(())
+                        });
+                        closed.expect("it is open");
+                    }
+                }
+            })
+        })
+        .collect();
+    let (closer, seen) = (inodes.clone(), at_home.clone());
+    threads.push(thread::spawn(move || {
+        close(&closer, &seen);
+        close(&closer, &seen);
+    }));
+    all(threads);
+    close(&inodes, &at_home);
+    assert!(!at_home.load(Ordering::SeqCst) && inodes.find(inode).is_none(), "nobody has it open");
+}
+
+/// What a home answers to an open.
+fn opened(inode: InodeId) -> Opened {
+    let now = Timestamp { nanos: 1 };
+    let attributes = Attributes {
+        inode,
+        kind: FileKind::File,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        links: 1,
+        size: 0,
+        device: 0,
+        generation: Generation::FIRST,
+        accessed: now,
+        modified: now,
+        changed: now,
+        created: now,
+        xattrs: false,
+        allocated: None,
+    };
+    let info = InodeInfo {
+        attributes,
+        layout: None,
+        hints: LayoutHints::default(),
+        named: FileAttributes::new(),
+        partitions: Vec::new(),
+        inline: true,
+        may_change_unnoticed: false,
+    };
+    Opened { info, created: false, permit: None, leased: EntryLeased::default(), parent: None }
 }
 
 /// A wait for a lock is asked about, granted by an event and given up at once: it has one end.

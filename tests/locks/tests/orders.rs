@@ -54,6 +54,12 @@ fn what_is_opened_by_its_name_is_open_at_its_home_whoever_closes_it_meanwhile() 
     in_many_orders(scenes::opening_by_name_what_another_closes);
 }
 
+// SEMANTICS 138.7
+#[test]
+fn what_is_opened_again_is_open_at_its_home_whoever_closes_what_was_deferred() {
+    in_many_orders(scenes::reopening_what_another_closes);
+}
+
 #[test]
 fn each_ended_recall_is_sent_or_left_to_the_outbox_whoever_sends() {
     in_many_orders(scenes::ended_recalls_of_one_server);

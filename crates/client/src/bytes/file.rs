@@ -8,6 +8,7 @@ use crate::Pool;
 use crate::backoff::Backoff;
 use crate::bytes::keeping::{CachedReads, RelaxedReads};
 use crate::fork::PerFork;
+use crate::names::gates::OpenAnswer;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
 use crate::names::rights::Rights;
@@ -157,6 +158,14 @@ impl File {
     /// lease ([`crate::Raw::lease_attributes`]): where this was the process's last open file of the inode.
     pub fn let_go(self) -> Option<Attributes> {
         self.handles.get().and_then(Handle::let_go)
+    }
+
+    /// Leaves its close at the home for later, so that it can be opened again without a request ([`crate::Raw::reopen`]), where it is
+    /// this process's last open file of an inode that it has only read. `answer`: the home's, to its open for reading; its attributes are
+    /// leased ([`crate::Pool::on_recalls`]). `false`: drop it as usual.
+    #[must_use]
+    pub fn defer_close(&self, answer: OpenAnswer) -> bool {
+        self.handles.get().is_some_and(|handle| handle.defer_close(answer))
     }
 
     /// Whether the session in which it was opened may write to the inode, by this open file or by another.

@@ -116,8 +116,9 @@ impl State {
             }
             Kind::Unlink => {
                 let Unlink { parent, name } = decode_body::<Unlink>(kind, bytes)?;
+                let inode = self.entries.get(&(parent, name.as_bytes().to_vec())).copied();
                 self.remove(id, parent, &name, false)?;
-                body(&Unlinked::default())
+                body(&Unlinked { parent: None, inode })
             }
             Kind::ChangeMany => {
                 let many = decode_body::<ChangeMany>(kind, bytes)?;

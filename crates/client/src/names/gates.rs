@@ -7,11 +7,14 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, Slot, limits};
 use ramlace_sync::Mutex;
+use ramlace_wire::Attributes;
 use ramlace_wire::namespace::Opened;
 
+use crate::names::deferred::DeferredCloses;
 use crate::names::open_inode::{OpenInode, Size};
 
 /// The gate of one inode, with the number of files that hold it open here.
@@ -20,21 +23,34 @@ struct Gate {
     state: Mutex<GateState>,
 }
 
+/// What a home has answered to an open for reading, and when it was asked.
+#[derive(Clone, Debug)]
+pub struct OpenAnswer {
+    /// The answer.
+    pub opened: Opened,
+    /// A moment before the request was sent.
+    pub asked: Instant,
+}
+
 /// What is open of an inode while its gate is held.
 #[derive(Default)]
 pub(crate) struct GateState {
     pub(crate) open: Option<Arc<OpenInode>>,
     pub(crate) files: usize,
     /// The last file here was closed, and the home has not acknowledged that yet: a `Close` is pending in the
-    /// outbox.
+    /// outbox, or deferred.
     pub(crate) close_pending: bool,
+    /// The close is deferred: this answers the next open.
+    deferred: Option<OpenAnswer>,
+    /// It was opened for writing since the session has it open.
+    for_writing: bool,
     /// The gate has left the table; look it up again.
     removed: bool,
 }
 
 /// All open inodes of one session. Lock order: a gate's `state`, which is held while its home is asked, and
-/// then the table of gates or `crossing`, for a short time. A thread that looks for a gate releases the table before it
-/// waits for the gate.
+/// then the table of gates, `crossing` or `deferred`, for a short time. A thread that looks for a gate releases the table
+/// before it waits for the gate; one that holds a gate waits for no other.
 #[derive(Default)]
 pub(crate) struct Inodes {
     gates: Mutex<HashMap<InodeId, Arc<Gate>>>,
@@ -44,6 +60,7 @@ pub(crate) struct Inodes {
     closes_begun: AtomicU64,
     closes_over: AtomicU64,
     crossing: Mutex<Crossing>,
+    deferred: Mutex<DeferredCloses>,
 }
 
 /// An open by name, whose inode is known by its answer: another thread may close the session's reference between that
@@ -125,7 +142,7 @@ impl GateState {
         let info = &opened.info;
         self.files += 1;
         // The home still holds one reference for this session; it belongs to this file now.
-        self.close_pending = false;
+        (self.close_pending, self.deferred) = (false, None);
         let open = match &self.open {
             Some(open) => {
                 open.learn_info(info);
@@ -135,6 +152,31 @@ impl GateState {
         };
         open.permit.learn(opened.permit);
         open
+    }
+
+    /// The session has it open for this as well.
+    pub(crate) fn note_rights(&mut self, writes: bool) {
+        self.for_writing |= writes;
+    }
+
+    /// The file is opened once more while its close is deferred. `now`: its present attributes, by a lease that was asked for
+    /// at that moment. `None`: the home has to be asked. It would give the same answer as to the last open if the attributes
+    /// are the same and were leased all the time since: whatever changes its answer recalls them.
+    pub(crate) fn reenter(
+        &mut self,
+        now: &Attributes,
+        leased: Instant,
+    ) -> Option<(Arc<OpenInode>, OpenAnswer)> {
+        let (open, before) = (self.open.clone()?, self.deferred.as_ref()?);
+        let (accessed, allocated) = (now.accessed, now.allocated);
+        let known = Attributes { accessed, allocated, ..before.opened.info.attributes.clone() };
+        if known != *now || leased > before.asked {
+            return None;
+        }
+        let mut answer = self.deferred.take()?;
+        answer.opened.info.attributes = now.clone();
+        (self.files, self.close_pending) = (1, false);
+        Some((open, answer))
     }
 
     /// The home may have it open for this session, or may open it yet: it is to be asked to close it, unless a
@@ -178,6 +220,110 @@ impl Inodes {
             let mut state = gate.state.try_lock()?;
             if !state.removed {
                 return Some(self.work(inode, &mut state, work));
+            }
+        }
+    }
+
+    /// Leaves the close of an inode's last file here for later, if it was never open for writing. `false`: it is to be closed now.
+    pub(crate) fn defer_close(&self, inode: InodeId, answer: OpenAnswer, now: Instant) -> bool {
+        let deferred = self.with_gate(inode, |gate| {
+            let may = gate.files == 1 && !gate.for_writing;
+            let deferred = may && self.deferred.lock().defer(inode, now);
+            if deferred {
+                (gate.files, gate.close_pending, gate.deferred) = (0, true, Some(answer));
+            }
+            Ok(deferred)
+        });
+        deferred.unwrap_or(false)
+    }
+
+    /// Whether an inode's close is deferred.
+    pub(crate) fn has_deferred_close(&self, inode: InodeId) -> bool {
+        self.deferred.lock().has(inode)
+    }
+
+    /// Opens a file once more whose close is deferred, without its home ([`GateState::reenter`]).
+    pub(crate) fn reopen(
+        &self,
+        inode: InodeId,
+        now: &Attributes,
+        leased: Instant,
+    ) -> Option<(Arc<OpenInode>, OpenAnswer)> {
+        let reopened = self.with_gate(inode, |gate| {
+            let reopened = gate.reenter(now, leased);
+            if reopened.is_some() {
+                self.deferred.lock().cancel(inode);
+            }
+            Ok(reopened)
+        });
+        reopened.ok().flatten()
+    }
+
+    /// An inode is open here again: its close is not deferred.
+    pub(crate) fn cancel_deferred_close(&self, inode: InodeId) {
+        self.deferred.lock().cancel(inode);
+    }
+
+    /// Makes the close of an inode due now, if it is deferred. Returns whether it is.
+    pub(crate) fn hasten_close(&self, inode: InodeId) -> bool {
+        self.deferred.lock().hasten(inode, Instant::now())
+    }
+
+    /// The same for all inodes of a slot, or of all slots.
+    pub(crate) fn hasten_closes(&self, of: Option<Slot>) -> bool {
+        self.deferred.lock().hasten_all(of, Instant::now())
+    }
+
+    /// When the next deferred close is due.
+    pub(crate) fn closes_due_at(&self) -> Option<Instant> {
+        self.deferred.lock().due_at()
+    }
+
+    /// Takes deferred closes that are due, or will be in a moment.
+    pub(crate) fn take_due_closes(&self, now: Instant, most: usize) -> Vec<InodeId> {
+        self.deferred.lock().take_due(now, most)
+    }
+
+    /// These closes could not be made now.
+    pub(crate) fn defer_again(&self, inodes: impl IntoIterator<Item = InodeId>) {
+        let mut deferred = self.deferred.lock();
+        inodes.into_iter().for_each(|inode| deferred.defer_again(inode, Instant::now()));
+    }
+
+    /// Closes several inodes whose closes were deferred. `close` asks their home, and returns those whose close it has not
+    /// answered: they stay pending. None of them is opened meanwhile.
+    pub(crate) fn close_deferred(
+        &self,
+        inodes: &[InodeId],
+        close: impl FnOnce(&[InodeId]) -> BTreeSet<InodeId>,
+    ) {
+        let gates: Vec<(InodeId, Arc<Gate>)> = {
+            let gates = self.gates.lock();
+            inodes.iter().filter_map(|inode| Some((*inode, gates.get(inode)?.clone()))).collect()
+        };
+        let mut held = Vec::new();
+        for (inode, gate) in &gates {
+            match gate.state.try_lock() {
+                Some(state) if !state.removed && state.deferred.is_some() => held.push((*inode, state)),
+                Some(_) => {}
+                // Another thread looks at it, or opens it, perhaps in vain.
+                None => self.defer_again([*inode]),
+            }
+        }
+        let which: Vec<InodeId> = held.iter().map(|(inode, _)| *inode).collect();
+        if which.is_empty() {
+            return;
+        }
+        which.iter().for_each(|inode| self.note_close(*inode));
+        self.close_begins();
+        let unanswered = close(&which);
+        self.close_is_over();
+        for (inode, mut state) in held {
+            state.deferred = None;
+            self.deferred.lock().cancel(inode);
+            if !unanswered.contains(&inode) {
+                (state.open, state.close_pending, state.removed) = (None, false, true);
+                self.gates.lock().remove(&inode);
             }
         }
     }

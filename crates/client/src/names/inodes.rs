@@ -15,7 +15,7 @@ use ramlace_wire::{Attributes, FileKind, Permit};
 use crate::acting::for_nobody;
 use crate::client::Client;
 use crate::coordination::locking::whole_unlock;
-use crate::names::gates::{GateState, OpenByName};
+use crate::names::gates::{GateState, OpenAnswer, OpenByName};
 use crate::names::open_inode::{OpenInode, Size};
 use crate::names::rights::Rights;
 use crate::session::pending::{Acknowledged, Message};
@@ -53,6 +53,17 @@ impl Handle {
         self.close_by(Instant::now() + Duration::from_millis(patience)).ok().flatten()
     }
 
+    /// Releases the share, and leaves the close at the home for later: where the file was only read, by a session that
+    /// keeps attributes. `false`: it is to be let go of as usual.
+    pub(crate) fn defer_close(&self, answer: OpenAnswer) -> bool {
+        let mut closed = self.closed.lock();
+        let has_locks = self.lock_owner.load(Ordering::Acquire) != 0;
+        if !*closed && !has_locks {
+            *closed = self.session.defer_close(&self.open, answer);
+        }
+        *closed
+    }
+
     /// The owner number of its locks.
     pub(crate) fn lock_owner(&self) -> u64 {
         let known = self.lock_owner.load(Ordering::Acquire);
@@ -88,15 +99,35 @@ impl Drop for Handle {
 impl Client {
     /// Opens an inode at its home.
     pub(crate) fn open_inode(self: &Arc<Client>, request: &Open) -> Result<(Handle, Opened)> {
-        let (open, opened) = self.inodes.with_gate(request.inode, |gate| {
-            let opened =
-                self.change(request.inode.slot(), request, self.deadline()).inspect_err(|error| {
-                    self.note_unanswered_open(gate, request.inode, error);
-                })?;
-            check_file(&opened.info)?;
-            Ok((gate.enter(&opened), opened))
-        })?;
+        let open = || {
+            self.inodes.with_gate(request.inode, |gate| {
+                let opened =
+                    self.change(request.inode.slot(), request, self.deadline()).inspect_err(|error| {
+                        self.note_unanswered_open(gate, request.inode, error);
+                    })?;
+                check_file(&opened.info)?;
+                Ok((self.enter(gate, &opened, request.write), opened))
+            })
+        };
+        let (open, opened) = self.with_room_to_open(open)?;
         Ok((self.handle(open), opened))
+    }
+
+    /// Opens a file once more whose close is deferred, without a request. `now`: its attributes, and when their lease was asked
+    /// for.
+    pub(crate) fn reopen(
+        self: &Arc<Client>,
+        inode: InodeId,
+        (now, leased): (&Attributes, Instant),
+    ) -> Option<(Handle, OpenAnswer)> {
+        let (open, answer) = self.inodes.reopen(inode, now, leased)?;
+        Some((self.handle(open), answer))
+    }
+
+    fn enter(&self, gate: &mut GateState, opened: &Opened, writes: bool) -> Arc<OpenInode> {
+        self.inodes.cancel_deferred_close(opened.info.attributes.inode);
+        gate.note_rights(writes);
+        gate.enter(opened)
     }
 
     /// Enters an inode that was opened at its home by its name. Returns the home's answer, as it holds while the inode is
@@ -111,7 +142,7 @@ impl Client {
         let inode = opened.info.attributes.inode;
         let (open, opened) = self.inodes.with_gate(inode, |gate| {
             if !by_name.may_be_closed(inode, opened.created) {
-                return Ok((gate.enter(&opened), opened));
+                return Ok((self.enter(gate, &opened, rights.write), opened));
             }
             // Another thread of this process had it open, and may have closed it after this open, also where this one has
             // created it: meanwhile its mode may have changed.
@@ -120,7 +151,7 @@ impl Client {
                 self.note_unanswered_open(gate, inode, error);
             })?;
             check_file(&again.info)?;
-            Ok((gate.enter(&again), again))
+            Ok((self.enter(gate, &again, rights.write), again))
         })?;
         Ok((self.handle(open), opened))
     }

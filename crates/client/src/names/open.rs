@@ -1,13 +1,15 @@
 //! Opening files: the access wanted, what to create when there is none, and where its bytes shall lie.
 
+use std::time::Instant;
+
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_wire::namespace::{Create, CreateUnnamed, NewMode, Open, OpenEntry, Opened};
-use ramlace_wire::{FileAttributes, FileKind, LayoutHints, Mode};
+use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints, Mode};
 
 use crate::Pool;
 use crate::backoff::Backoff;
 use crate::bytes::file::File;
-use crate::names::gates::OpenByName;
+use crate::names::gates::{OpenAnswer, OpenByName};
 use crate::names::path::{LastLink, Place, Wanted, resolve, resolve_with};
 use crate::names::placing::Placing;
 use crate::names::raw::Raw;
@@ -260,7 +262,8 @@ impl File {
         let by_name = session.inodes.open_by_name();
         let behind = is_free.filter(|_| raw.by_path.is_empty());
         let behind = behind.and_then(|is_free| session.create_behind(request, is_free));
-        match behind.unwrap_or_else(|| raw.open_by_entry(request.parent, &request.name, request)) {
+        let create = || raw.open_by_entry(request.parent, &request.name, request);
+        match behind.unwrap_or_else(|| session.with_room_to_open(create)) {
             Err(error) if error.kind() == ErrorKind::Exists && !request.exclusive => {
                 File::open_elsewhere(raw, request.parent, &request.name, rights)
             }
@@ -311,6 +314,21 @@ impl File {
 
     pub(crate) fn open_inode(pool: &Pool, inode: InodeId, rights: Rights) -> Result<(File, Opened)> {
         File::open_as(pool, &Open { inode, read: rights.read, write: rights.write, run: false }, rights)
+    }
+
+    pub(crate) fn reopen(
+        pool: &Pool,
+        inode: InodeId,
+        now: impl FnOnce() -> Option<(Attributes, Instant)>,
+    ) -> Option<(File, OpenAnswer)> {
+        let session = pool.session().ok()?;
+        if !session.inodes.has_deferred_close(inode) {
+            return None;
+        }
+        let (now, leased) = now()?;
+        let (handle, answer) = session.reopen(inode, (&now, leased))?;
+        let rights = Rights { read: true, write: false };
+        Some((File::new(pool, &answer.opened, rights, handle).ok()?, answer))
     }
 
     pub(crate) fn open_to_run(pool: &Pool, inode: InodeId) -> Result<(File, Opened)> {

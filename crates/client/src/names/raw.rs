@@ -1,6 +1,7 @@
 //! Operations by inode: one method for each message of the namespace family.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use ramlace_base::{ErrorKind, InodeId, Name, Redirect, Result, ServerId};
 use ramlace_wire::namespace::{
@@ -13,6 +14,7 @@ use ramlace_wire::{Attributes, FileKind, LayoutHints, Request};
 
 use crate::Pool;
 use crate::bytes::file::File;
+use crate::names::gates::OpenAnswer;
 use crate::names::path::{Tree, Wanted};
 use crate::names::rights::Rights;
 
@@ -164,6 +166,23 @@ impl Raw<'_> {
         File::open_inode(self.pool, inode, rights)
     }
 
+    /// Opens a file for reading whose close was deferred ([`File::defer_close`]), without a request; `None`: it is to be opened
+    /// in the usual way. `now`: its present attributes, under a valid lease, and when that was first asked for.
+    pub fn reopen(
+        self,
+        inode: InodeId,
+        now: impl FnOnce() -> Option<(Attributes, Instant)>,
+    ) -> Option<(File, OpenAnswer)> {
+        File::reopen(self.pool, inode, now)
+    }
+
+    /// An inode that no program has open is not to stay open at its home ([`File::defer_close`]).
+    pub fn hasten_close(self, inode: InodeId) {
+        if let Ok(session) = self.pool.session() {
+            session.hasten_close(inode);
+        }
+    }
+
     /// Opens an inode for a kernel that executes it, on behalf of a user who may not be allowed to read it.
     pub fn open_to_run(self, inode: InodeId) -> Result<(File, Opened)> {
         File::open_to_run(self.pool, inode)
@@ -235,9 +254,12 @@ impl Raw<'_> {
         } else {
             let requests: Vec<Unlink> = names.into_iter().map(|name| Unlink { parent, name }).collect();
             let alone = |request: &Unlink| self.unlink_leasing(parent, &request.name);
+            let mut inodes = Vec::new();
             session.change_together(parent.slot(), &requests, alone, |request, removed| {
+                inodes.extend(removed.as_ref().ok().map(|removed| removed.inode));
                 done(&request.name, removed.map(drop));
             });
+            session.close_removed(&inodes, parent.slot());
         }
         Ok(())
     }
@@ -245,7 +267,9 @@ impl Raw<'_> {
     /// The same; also returns what the entry led to, and the directory's new attributes, with a lease as from
     /// [`Raw::lease_attributes`] if there is one.
     pub fn unlink_leasing(self, parent: InodeId, name: &Name) -> Result<Unlinked> {
-        self.change_entry(parent, name, &Unlink { parent, name: name.clone() })
+        let removed = self.change_entry(parent, name, &Unlink { parent, name: name.clone() })?;
+        self.pool.session()?.close_removed(&[removed.inode], parent.slot());
+        Ok(removed)
     }
 
     /// Gives an entry another name, here or in another directory.
@@ -346,7 +370,10 @@ impl Raw<'_> {
     /// Sets what files made in a directory inherit.
     pub fn set_layout(self, inode: InodeId, hints: LayoutHints) -> Result<()> {
         let session = self.pool.session()?;
-        session.change(inode.slot(), &SetLayout { inode, hints }, session.deadline())
+        // A file's rules can be set when nobody has it open: others close what they have deferred.
+        session.once_closed(inode, || {
+            session.change(inode.slot(), &SetLayout { inode, hints }, session.deadline())
+        })
     }
 }
 

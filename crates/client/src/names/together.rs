@@ -22,13 +22,18 @@ impl Client {
         }
         let mut rest = requests.iter();
         let mut redirected = Vec::new();
-        let outcome = self.change_many(slot, requests, |changed| {
-            let request = rest.next().expect("one answer for each");
-            match changed {
-                Err(error) if matches!(error.kind(), ErrorKind::Redirect(_)) => redirected.push(request),
-                changed => done(request, changed),
-            }
-        });
+        let outcome = self.change_many(
+            slot,
+            requests,
+            || self.deadline(),
+            |changed| {
+                let request = rest.next().expect("one answer for each");
+                match changed {
+                    Err(error) if matches!(error.kind(), ErrorKind::Redirect(_)) => redirected.push(request),
+                    changed => done(request, changed),
+                }
+            },
+        );
         match outcome {
             Err(error) if matches!(error.kind(), ErrorKind::Redirect(_)) => redirected.extend(rest),
             Err(error) => rest.for_each(|request| done(request, Err(error.clone()))),

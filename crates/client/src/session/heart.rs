@@ -1,4 +1,4 @@
-//! One thread for each session that sends heartbeats and the session's pending messages.
+//! One thread for each session that sends heartbeats, the session's pending messages and its deferred closes.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -84,7 +84,9 @@ impl Heart {
             if session.outbox.wake_at().is_some_and(|tell_at| now >= tell_at) {
                 session.send_due(beat_at.max(Instant::now() + TELL));
             }
-            tell_at = session.outbox.wake_at();
+            let closes_at =
+                session.above().and_then(|above| above.close_due(beat_at.max(Instant::now() + TELL)));
+            tell_at = [session.outbox.wake_at(), closes_at].into_iter().flatten().min();
         }
     }
 }

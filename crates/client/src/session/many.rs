@@ -19,7 +19,7 @@ use crate::session::sequences::{NumberFor, Ticket};
 const CHANGES_AT_ONCE_MAX: usize = 128;
 
 impl Session {
-    /// Makes changes in their order, and calls `done` with what became of each; each message has the time of a call. Only for the pool's owner, and for
+    /// Makes changes in their order, and calls `done` with what became of each; `by` gives each message its deadline. Only for the pool's owner, and for
     /// messages that may come among many ([`ramlace_wire::Row::among_many`]).
     ///
     /// Errors: of a whole message; the changes for which `done` was not called are not made, or in doubt as a
@@ -28,14 +28,15 @@ impl Session {
         self: &Arc<Session>,
         slot: Slot,
         requests: &[R],
+        by: impl Fn() -> Instant,
         mut done: impl FnMut(Result<R::Reply>),
     ) -> Result<()> {
-        let _direct = self.before_asking(slot, R::KIND, self.deadline())?;
+        let _direct = self.before_asking(slot, R::KIND, by())?;
         let mut tickets = VecDeque::new();
         let mut at = 0;
         while at < requests.len() {
             let some = &requests[at..requests.len().min(at + CHANGES_AT_ONCE_MAX)];
-            let deadline = self.deadline();
+            let deadline = by();
             self.take_tickets(slot, some.len(), deadline, &mut tickets)?;
             let some = &some[..tickets.len()];
             let lost = Cell::new(false);

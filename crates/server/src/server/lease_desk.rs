@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{SessionId, Slot};
+use ramlace_base::{InodeId, SessionId, Slot};
 use ramlace_namespace::Effect;
 use ramlace_namespace::leases::{HOLD_MILLIS, Leases};
 use ramlace_wire::leases::Leased;
@@ -57,6 +57,14 @@ impl LeaseDesk {
             self.changed.notify_waiters();
         }
         true
+    }
+
+    /// Recalls the leases on an inode's attributes, though they have not changed, from all but one session.
+    pub fn recall_attributes(&self, inode: InodeId, but: SessionId) {
+        let now = self.now();
+        if self.leases.borrow_mut().changed(inode, Leased::Attributes, Some(but), now) {
+            self.changed.notify_waiters();
+        }
     }
 
     /// A session has ended.
