@@ -374,6 +374,27 @@ def test_what_was_just_read_is_freed_when_it_is_removed(new_pool: NewPool, new_m
     assert eventually(lambda: held() < before + MIB, 5)
 
 
+# SEMANTICS 12.1, 138.7
+def test_what_was_removed_while_it_was_read_is_freed_with_its_close(new_pool: NewPool, new_mount: NewMount) -> None:
+    """Also where its attributes were asked for, and leased, once more."""
+    pool = new_pool(2)
+    here, there = new_mount(pool), new_mount(pool)
+
+    def held() -> int:
+        return sum(server["used_bytes"] for server in pool.status())
+
+    before = held()
+    (there / "big").write_bytes(pattern(1, 8 * MIB))
+    with (here / "big").open("rb") as file:
+        assert file.read() == pattern(1, 8 * MIB)
+        (there / "big").unlink()
+        # A lease that was just recalled is not given again for half a second.
+        time.sleep(0.7)
+        assert os.fstat(file.fileno()).st_nlink == 0
+        assert held() >= before + 8 * MIB
+    assert eventually(lambda: held() < before + MIB, 5)
+
+
 # SEMANTICS 138.7
 def test_what_was_just_read_is_open_to_nobody(new_pool: NewPool, new_mount: NewMount) -> None:
     """A file's rules are set where nobody has it open; and who may not open it any more does not."""

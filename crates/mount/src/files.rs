@@ -259,14 +259,18 @@ impl PoolFileSystem {
         }
     }
 
-    /// Leaves the close of a file at its home for later, as long as its attributes are leased: who removes it makes them recalled.
+    /// Leaves the close of a file at its home for later, as long as its attributes are kept by a lease that was there before its open: who
+    /// removes it makes them recalled.
     fn defer_close(&self, file: &File, answer: OpenAnswer) -> bool {
-        let inode = file.inode();
-        if self.leases.attributes_since(inode).is_none() || !file.defer_close(answer) {
+        let (inode, asked) = (file.inode(), answer.asked);
+        let Some(since) = self.leases.attributes_since(inode).filter(|since| *since <= asked) else {
+            return false;
+        };
+        if !file.defer_close(answer) {
             return false;
         }
         // They may have been recalled in between.
-        if self.leases.attributes_since(inode).is_none() {
+        if self.leases.attributes_since(inode) != Some(since) {
             self.raw().hasten_close(inode);
         }
         true

@@ -336,9 +336,10 @@ impl Leases {
         self.lock().kept.forget_attributes(inode);
     }
 
-    /// Since when attributes are kept, by a lease that was asked for then; it may have expired.
+    /// Since when attributes of a file that has a name are kept, by a lease that was asked for then; it may have expired.
     pub(crate) fn attributes_since(&self, inode: InodeId) -> Option<Instant> {
-        self.lock().kept.attributes(inode).map(|(_, asked)| asked)
+        let state = self.lock();
+        state.kept.attributes(inode).filter(|(attributes, _)| attributes.links > 0).map(|(_, asked)| asked)
     }
 
     /// Attributes that are kept for the kernel, and the request that they answer, as if it had just been

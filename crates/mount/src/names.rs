@@ -343,7 +343,11 @@ impl PoolFileSystem {
         let (entry, asked) = (name_of(name)?, self.leases.ask());
         let removed = self.raw().unlink_leasing(parent, &entry);
         match removed.as_ref().ok().and_then(|removed| removed.inode) {
-            Some(inode) => self.leases.answered_here(inode),
+            Some(inode) => {
+                self.leases.answered_here(inode);
+                // It may have been closed for later just before nothing was kept of it.
+                self.raw().hasten_close(inode);
+            }
             None => self.leases.something_changed_here(),
         }
         let after = removed.as_ref().ok().and_then(|removed| removed.parent.as_ref());

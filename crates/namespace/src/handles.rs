@@ -99,6 +99,18 @@ impl SlotState {
         self.retire_if_unused(id, effects);
     }
 
+    /// Whether memory of a file is freed when those close it that have it open.
+    #[must_use]
+    pub fn awaits_last_close(&self, id: InodeId) -> bool {
+        self.inodes.get(&id).is_some_and(|inode| {
+            inode.opens > 0
+                && match &inode.body {
+                    Body::File(file) => inode.links == 0 || (file.untrimmed && file.inline.is_none()),
+                    _ => false,
+                }
+        })
+    }
+
     /// Makes the lanes of a file that may have been written free the memory beyond its end.
     fn trim(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get_mut(&id).map(|inode| &mut inode.body) else { return };

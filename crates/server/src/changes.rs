@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Name, Result, Sequence, Slot};
 use ramlace_lanes::Change;
-use ramlace_namespace::{Command, Op, Origin, Reply};
+use ramlace_namespace::{Command, Op, Origin, Reply, SlotState};
 use ramlace_transport::Proved;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::inline::{FirstPage, InlineOutcome, InlineWritten, WriteInline};
@@ -45,8 +45,8 @@ enum After {
     Cuts(InodeId, u64),
     /// An inline file is promoted to its lanes, by a session whose kernel may have its first page.
     Promotes(InodeId, FirstPage),
-    /// The session closes an inode, whose attributes it wants with a lease if it is named here.
-    Closes(Option<InodeId>),
+    /// The session closes an inode, whose attributes it may want with a lease.
+    Closes(InodeId, bool),
     /// It sets rules of a file, which nobody may have open then.
     SetsRules(InodeId),
     /// A kernel gets a file that it may change without notice.
@@ -192,7 +192,7 @@ impl Server {
             }
             Op::Truncate(request) if !asked.is_met => After::Cuts(request.inode, request.size),
             Op::Promote { request, .. } => After::Promotes(request.inode, request.first_page),
-            Op::Close(request) => After::Closes(request.leases.then_some(request.inode)),
+            Op::Close(request) => After::Closes(request.inode, request.leases),
             Op::SetLayout(request) => After::SetsRules(request.inode),
             Op::BeginPassthrough(request) if !request.over => After::Passes(request.inode),
             _ => After::Nothing,
@@ -238,8 +238,13 @@ impl Server {
             }
             // Whoever opens the file from now on has to learn of it.
             (After::Passes(inode), _) => self.leases.recall_attributes(inode, session),
-            (After::Closes(inode), _) => {
-                let attributes = inode.and_then(|inode| self.lease_changed(session, who, slot, inode));
+            (After::Closes(inode, leases), _) => {
+                let awaits = |names: &SlotState| names.awaits_last_close(inode);
+                if self.durable.borrow().names(slot).is_some_and(awaits) {
+                    // Others may have it open only for a close that they have deferred.
+                    self.leases.recall_attributes(inode, session);
+                }
+                let attributes = leases.then(|| self.lease_changed(session, who, slot, inode)).flatten();
                 return Ok(encode_body(&Closed { attributes }));
             }
             _ => {}

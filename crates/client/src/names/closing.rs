@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, limits};
 use ramlace_wire::leases::{Leased, Recall};
 use ramlace_wire::namespace::{Close, Closed};
 
@@ -52,12 +52,16 @@ impl Client {
     }
 
     /// Closes what was removed by this session, if its close is deferred, before the caller's call returns. `None`: it
-    /// is not known what was removed from this slot.
-    pub(crate) fn close_removed(self: &Arc<Client>, removed: &[Option<InodeId>], from: Slot) {
-        let known = removed.iter().flatten().copied();
-        let deferred: Vec<InodeId> = known.filter(|inode| self.inodes.has_deferred_close(*inode)).collect();
-        self.close_all(deferred, &|| self.deadline(), self.deadline());
-        if removed.iter().any(Option::is_none) && self.inodes.hasten_closes(Some(from)) {
+    /// is not known what was removed.
+    pub(crate) fn close_removed(self: &Arc<Client>, removed: &[Option<InodeId>]) {
+        let until = Instant::now() + PATIENCE;
+        for inode in removed.iter().flatten() {
+            // Others go along: whoever removes what was just read goes on with them.
+            let together = self.inodes.take_close_with_others(*inode, CLOSES_AT_ONCE_MAX);
+            self.close_all(together, &|| until, until);
+        }
+        let is_unknown = removed.iter().any(Option::is_none) && self.inodes.hasten_closes(None);
+        if is_unknown || self.inodes.closes_due_at().is_some_and(|at| at <= until) {
             self.heart.wake();
         }
     }
@@ -72,7 +76,9 @@ impl Client {
     pub(crate) fn with_room_to_open<T>(self: &Arc<Client>, open: impl Fn() -> Result<T>) -> Result<T> {
         match open() {
             Err(error) if error.kind() == ErrorKind::TooMany && self.inodes.hasten_closes(None) => {
-                self.close_all_due(&|| self.deadline(), self.deadline());
+                let until = self.deadline();
+                self.close_all_due(&|| until, until);
+                self.heart.wake();
                 open()
             }
             opened => opened,
@@ -113,7 +119,7 @@ impl Client {
             in_time &= Instant::now() < until;
             match in_time {
                 true => self.close_together(slot, &inodes, by),
-                false => self.inodes.defer_again(inodes),
+                false => self.inodes.defer_again(&inodes, PATIENCE),
             }
         }
         in_time
@@ -121,20 +127,20 @@ impl Client {
 
     /// Closes inodes of one slot by one message. What that does not close is left to the outbox.
     fn close_together(self: &Arc<Client>, slot: Slot, inodes: &[InodeId], by: &dyn Fn() -> Instant) {
+        if !self.answers(slot) {
+            return self.inodes.defer_again(inodes, Duration::from_millis(limits::HEARTBEAT_MILLIS));
+        }
         let mut later = BTreeSet::new();
         self.inodes.close_deferred(inodes, |inodes| {
             later.extend(inodes);
-            if self.answers(slot) {
-                let close = |inode: &InodeId| Close { inode: *inode, modified: None, leases: false };
-                let (requests, mut next): (Vec<Close>, _) =
-                    (inodes.iter().map(close).collect(), inodes.iter());
-                // What the message fails with concerns all that is left.
-                let _ = self.change_many(slot, &requests, by, |closed| {
-                    if let Some(inode) = next.next().filter(|_| is_closed(&closed)) {
-                        later.remove(inode);
-                    }
-                });
-            }
+            let close = |inode: &InodeId| Close { inode: *inode, modified: None, leases: false };
+            let (requests, mut next): (Vec<Close>, _) = (inodes.iter().map(close).collect(), inodes.iter());
+            // What the message fails with concerns all that is left.
+            let _ = self.change_many(slot, &requests, by, |closed| {
+                if let Some(inode) = next.next().filter(|_| is_closed(&closed)) {
+                    later.remove(inode);
+                }
+            });
             later.clone()
         });
         later.into_iter().for_each(|inode| _ = self.send_later(Message::Close(inode)));

@@ -3,7 +3,7 @@
 //!
 //! A mount keeps the reference for a while, because programs open what they have just read once more, and because
 //! many closes go in one message. Meanwhile the file cannot change unnoticed: its attributes are leased, and their recall
-//! makes the close due at once ([`crate::names::inodes`]).
+//! makes the close due at once (`closing`).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,8 +14,6 @@ use ramlace_base::{InodeId, Slot, limits};
 const DEFERRED: Duration = Duration::from_millis(limits::CLOSE_DEFERRED_MILLIS);
 /// What is due so soon goes along with what is due.
 const ALONG: Duration = Duration::from_secs(1);
-/// The pause after a close that could not be made.
-const AGAIN: Duration = Duration::from_millis(50);
 
 /// The inodes whose close is deferred, and when each is due.
 #[derive(Default)]
@@ -39,8 +37,8 @@ impl DeferredCloses {
     }
 
     /// A close that was due could not be made.
-    pub(crate) fn defer_again(&mut self, inode: InodeId, now: Instant) {
-        self.place(inode, now + AGAIN);
+    pub(crate) fn defer_until(&mut self, inode: InodeId, until: Instant) {
+        self.place(inode, until);
     }
 
     /// Whether an inode's close is deferred.
@@ -72,6 +70,14 @@ impl DeferredCloses {
             inodes.take_while(|inode| of.is_none_or(|slot| inode.slot() == slot)).collect();
         hastened.iter().for_each(|inode| self.place(*inode, now));
         !hastened.is_empty()
+    }
+
+    /// Takes that of an inode and those of the next ones of its slot, whenever they are due; at most so many.
+    pub(crate) fn take_from(&mut self, first: InodeId, most: usize) -> Vec<InodeId> {
+        let of = self.due.range(first..).map(|(inode, _)| *inode);
+        let taken: Vec<InodeId> = of.take_while(|inode| inode.slot() == first.slot()).take(most).collect();
+        taken.iter().for_each(|inode| self.cancel(*inode));
+        taken
     }
 
     /// When the next one is due.
@@ -125,8 +131,11 @@ mod tests {
             closes.defer(one, now) && closes.hasten_all(None, now) && !closes.hasten_all(Some(Slot(1)), now)
         );
         assert_eq!(closes.take_due(now, 9), [one]);
-        closes.defer_again(one, now);
-        assert_eq!((closes.take_due(now, 9), closes.take_due(now + AGAIN, 9)), (vec![], vec![one]));
+        assert!([one, two, three].into_iter().all(|inode| closes.defer(inode, now)));
+        assert_eq!((closes.take_from(two, 9), closes.take_from(one, 1)), (vec![two], vec![one]));
+        closes.cancel(three);
+        closes.defer_until(one, later(1));
+        assert_eq!((closes.take_due(now, 9), closes.take_due(later(1), 9)), (vec![], vec![one]));
         assert_eq!(closes.due_at(), None);
     }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, Slot, limits};
 use ramlace_sync::Mutex;
@@ -16,6 +16,9 @@ use ramlace_wire::namespace::Opened;
 
 use crate::names::deferred::DeferredCloses;
 use crate::names::open_inode::{OpenInode, Size};
+
+/// The pause before a deferred close is tried again whose inode another thread looked at.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// The gate of one inode, with the number of files that hold it open here.
 #[derive(Default)]
@@ -154,6 +157,11 @@ impl GateState {
         open
     }
 
+    /// Whether the inode's close is deferred.
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.deferred.is_some()
+    }
+
     /// The session has it open for this as well.
     pub(crate) fn note_rights(&mut self, writes: bool) {
         self.for_writing |= writes;
@@ -284,10 +292,25 @@ impl Inodes {
         self.deferred.lock().take_due(now, most)
     }
 
+    /// Takes the deferred closes of an inode and of others of its slot, whenever they are due; none if its own is not deferred. If
+    /// its close is under way, this waits for that.
+    pub(crate) fn take_close_with_others(&self, inode: InodeId, most: usize) -> Vec<InodeId> {
+        let gate = self.gates.lock().get(&inode).cloned();
+        if !gate.is_some_and(|gate| gate.state.lock().is_deferred()) {
+            return Vec::new();
+        }
+        let mut taken = self.deferred.lock().take_from(inode, most);
+        if taken.first() != Some(&inode) {
+            // Another thread has taken it, and not come to it yet.
+            taken.insert(0, inode);
+        }
+        taken
+    }
+
     /// These closes could not be made now.
-    pub(crate) fn defer_again(&self, inodes: impl IntoIterator<Item = InodeId>) {
-        let mut deferred = self.deferred.lock();
-        inodes.into_iter().for_each(|inode| deferred.defer_again(inode, Instant::now()));
+    pub(crate) fn defer_again(&self, inodes: &[InodeId], pause: Duration) {
+        let (mut deferred, until) = (self.deferred.lock(), Instant::now() + pause);
+        inodes.iter().for_each(|inode| deferred.defer_until(*inode, until));
     }
 
     /// Closes several inodes whose closes were deferred. `close` asks their home, and returns those whose close it has not
@@ -307,7 +330,7 @@ impl Inodes {
                 Some(state) if !state.removed && state.deferred.is_some() => held.push((*inode, state)),
                 Some(_) => {}
                 // Another thread looks at it, or opens it, perhaps in vain.
-                None => self.defer_again([*inode]),
+                None => self.defer_again(&[*inode], AGAIN),
             }
         }
         let which: Vec<InodeId> = held.iter().map(|(inode, _)| *inode).collect();

@@ -140,20 +140,23 @@ impl Client {
     ) -> Result<(Handle, Opened)> {
         check_file(&opened.info)?;
         let inode = opened.info.attributes.inode;
-        let (open, opened) = self.inodes.with_gate(inode, |gate| {
-            if !by_name.may_be_closed(inode, opened.created) {
-                return Ok((self.enter(gate, &opened, rights.write), opened));
-            }
-            // Another thread of this process had it open, and may have closed it after this open, also where this one has
-            // created it: meanwhile its mode may have changed.
-            let request = Open { inode, read: rights.read, write: rights.write, run: false };
-            let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
-                self.note_unanswered_open(gate, inode, error);
-            })?;
-            check_file(&again.info)?;
-            Ok((self.enter(gate, &again, rights.write), again))
-        })?;
-        Ok((self.handle(open), opened))
+        let enter = || {
+            self.inodes.with_gate(inode, |gate| {
+                if !by_name.may_be_closed(inode, opened.created) {
+                    return Ok((self.enter(gate, &opened, rights.write), None));
+                }
+                // Another thread of this process had it open, and may have closed it after this open, also where this one has
+                // created it: meanwhile its mode may have changed.
+                let request = Open { inode, read: rights.read, write: rights.write, run: false };
+                let again = self.change(inode.slot(), &request, self.deadline()).inspect_err(|error| {
+                    self.note_unanswered_open(gate, inode, error);
+                })?;
+                check_file(&again.info)?;
+                Ok((self.enter(gate, &again, rights.write), Some(again)))
+            })
+        };
+        let (open, again) = self.with_room_to_open(enter)?;
+        Ok((self.handle(open), again.unwrap_or(opened)))
     }
 
     fn handle(self: &Arc<Client>, open: Arc<OpenInode>) -> Handle {
@@ -237,7 +240,8 @@ impl Client {
                 gate.set_close_pending(inode);
             }
             match gate.open.clone() {
-                Some(open) if gate.close_pending => {
+                // A close that is deferred is made when it is due.
+                Some(open) if gate.close_pending && !gate.is_deferred() => {
                     let closed = self.close_last(gate, &open, deadline);
                     // A refusal means that it was closed already.
                     if gate.close_pending { closed.map(drop) } else { Ok(()) }

@@ -17,6 +17,7 @@ use crate::bytes::file::File;
 use crate::names::gates::OpenAnswer;
 use crate::names::path::{Tree, Wanted};
 use crate::names::rights::Rights;
+use crate::session::retry::is_unanswered;
 
 /// Operations by inode; from [`Pool::raw`]. Changes have one effect, however often the network
 /// makes the client repeat them.
@@ -259,7 +260,7 @@ impl Raw<'_> {
                 inodes.extend(removed.as_ref().ok().map(|removed| removed.inode));
                 done(&request.name, removed.map(drop));
             });
-            session.close_removed(&inodes, parent.slot());
+            session.close_removed(&inodes);
         }
         Ok(())
     }
@@ -267,9 +268,16 @@ impl Raw<'_> {
     /// The same; also returns what the entry led to, and the directory's new attributes, with a lease as from
     /// [`Raw::lease_attributes`] if there is one.
     pub fn unlink_leasing(self, parent: InodeId, name: &Name) -> Result<Unlinked> {
-        let removed = self.change_entry(parent, name, &Unlink { parent, name: name.clone() })?;
-        self.pool.session()?.close_removed(&[removed.inode], parent.slot());
-        Ok(removed)
+        let removed = self.change_entry(parent, name, &Unlink { parent, name: name.clone() });
+        let inode = match &removed {
+            Ok(removed) => Some(removed.inode),
+            // It may be done all the same.
+            Err(error) => is_unanswered(error).then_some(None),
+        };
+        if let Some(inode) = inode {
+            self.pool.session()?.close_removed(&[inode]);
+        }
+        removed
     }
 
     /// Gives an entry another name, here or in another directory.
