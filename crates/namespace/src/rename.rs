@@ -7,7 +7,7 @@
 //!
 //! When all of it is held the rename is decided. The other slots do their parts first and the old entry goes
 //! last: between the two, a lookup of the old name gets Retry, so that no client finds the inode under neither
-//! name, or under both. The order of moves is released when everything else is done.
+//! name, or under both. The order of moves is released when all parents have changed, this slot's among them.
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp};
 use ramlace_wire::FileKind;
@@ -179,7 +179,7 @@ impl SlotState {
         let (parent, name) = (old.parent, old.name.clone());
         self.directory_mut(parent).1.busy.insert(name, Claim::Decided);
         let rename = self.rename_mut(token);
-        rename.order_is_last = rename.moves && asked.len() > 1 && asked.contains_key(&ORDER);
+        rename.order_is_last = rename.moves && asked.contains_key(&ORDER);
         let order_is_last = rename.order_is_last;
         for (slot, number) in asked {
             if !(order_is_last && slot == ORDER) {
@@ -197,6 +197,10 @@ impl SlotState {
         if let Some(number) = order
             && std::mem::take(&mut self.rename_mut(token).order_is_last)
         {
+            // Whoever moves a directory next walks by the parents that are here: they change before. The old entry stays
+            // last, because the order's slot may have the new one.
+            let own = self.intent_mut(token).holds.split_off(1);
+            own.into_iter().for_each(|hold| self.finish_hold(hold, true, now, effects));
             self.send_decision(token, ORDER, number, true, now, effects);
         }
         if !self.intent_mut(token).asked.is_empty() {
