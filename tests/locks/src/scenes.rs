@@ -236,7 +236,7 @@ pub fn reopening_what_another_closes() {
     let at_home = Arc::new(AtomicBool::new(false));
     let inode = opened.info.attributes.inode;
     let close = move |inodes: &Inodes, at_home: &AtomicBool| {
-        inodes.hasten_closes(None);
+        inodes.hasten_closes();
         let due = inodes.take_due_closes(late(), 9);
         inodes.close_deferred(&due, |which| {
             assert_eq!(which, [inode]);

@@ -60,7 +60,7 @@ impl Client {
             let together = self.inodes.take_close_with_others(*inode, CLOSES_AT_ONCE_MAX);
             self.close_all(together, &|| until, until);
         }
-        let is_unknown = removed.iter().any(Option::is_none) && self.inodes.hasten_closes(None);
+        let is_unknown = removed.iter().any(Option::is_none) && self.inodes.hasten_closes();
         if is_unknown || self.inodes.closes_due_at().is_some_and(|at| at <= until) {
             self.heart.wake();
         }
@@ -75,7 +75,7 @@ impl Client {
     /// Repeats what found no room to open one more file, once what is open here for deferred closes is closed.
     pub(crate) fn with_room_to_open<T>(self: &Arc<Client>, open: impl Fn() -> Result<T>) -> Result<T> {
         match open() {
-            Err(error) if error.kind() == ErrorKind::TooMany && self.inodes.hasten_closes(None) => {
+            Err(error) if error.kind() == ErrorKind::TooMany && self.inodes.hasten_closes() => {
                 let until = self.deadline();
                 self.close_all_due(&|| until, until);
                 self.heart.wake();

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{InodeId, Slot, limits};
+use ramlace_base::{InodeId, limits};
 
 /// How long a close is deferred.
 const DEFERRED: Duration = Duration::from_millis(limits::CLOSE_DEFERRED_MILLIS);
@@ -62,14 +62,11 @@ impl DeferredCloses {
         has
     }
 
-    /// The same for all inodes of a slot, or of all slots.
-    pub(crate) fn hasten_all(&mut self, of: Option<Slot>, now: Instant) -> bool {
-        let first = of.map_or(InodeId(0), |slot| InodeId::new(slot, 0));
-        let inodes = self.due.range(first..).map(|(inode, _)| *inode);
-        let hastened: Vec<InodeId> =
-            inodes.take_while(|inode| of.is_none_or(|slot| inode.slot() == slot)).collect();
-        hastened.iter().for_each(|inode| self.place(*inode, now));
-        !hastened.is_empty()
+    /// The same for all of them. Returns whether there are any.
+    pub(crate) fn hasten_all(&mut self, now: Instant) -> bool {
+        let all: Vec<InodeId> = self.due.keys().copied().collect();
+        all.iter().for_each(|inode| self.place(*inode, now));
+        !all.is_empty()
     }
 
     /// Takes that of an inode and those of the next ones of its slot, whenever they are due; at most so many.
@@ -105,6 +102,8 @@ impl DeferredCloses {
 
 #[cfg(test)]
 mod tests {
+    use ramlace_base::Slot;
+
     use super::*;
 
     #[test]
@@ -121,16 +120,13 @@ mod tests {
         assert!(closes.hasten(three, now) && !closes.hasten(InodeId(9), now));
         assert_eq!(closes.take_due(now, 9), [three]);
         closes.cancel(one);
-        assert!(closes.hasten_all(Some(Slot(7)), now) && !closes.has(one));
-        assert_eq!(closes.take_due(now, 9), [four]);
+        assert!(closes.hasten_all(now) && !closes.has(one));
+        assert_eq!(closes.take_due(now, 9), [two, four]);
         // One that is open again and closed once more begins anew.
         assert!(closes.defer(two, later(5)));
         assert_eq!(closes.take_due(later(4) + DEFERRED, 9), []);
         assert_eq!(closes.take_due(later(5) + DEFERRED, 9), [two]);
-        assert!(
-            closes.defer(one, now) && closes.hasten_all(None, now) && !closes.hasten_all(Some(Slot(1)), now)
-        );
-        assert_eq!(closes.take_due(now, 9), [one]);
+        assert!(!closes.hasten_all(now));
         assert!([one, two, three].into_iter().all(|inode| closes.defer(inode, now)));
         assert_eq!((closes.take_from(two, 9), closes.take_from(one, 1)), (vec![two], vec![one]));
         closes.cancel(three);

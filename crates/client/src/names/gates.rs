@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, Generation, InodeId, Result, limits};
 use ramlace_sync::Mutex;
 use ramlace_wire::Attributes;
 use ramlace_wire::namespace::Opened;
@@ -277,9 +277,9 @@ impl Inodes {
         self.deferred.lock().hasten(inode, Instant::now())
     }
 
-    /// The same for all inodes of a slot, or of all slots.
-    pub(crate) fn hasten_closes(&self, of: Option<Slot>) -> bool {
-        self.deferred.lock().hasten_all(of, Instant::now())
+    /// The same for all inodes. Returns whether there are any.
+    pub(crate) fn hasten_closes(&self) -> bool {
+        self.deferred.lock().hasten_all(Instant::now())
     }
 
     /// When the next deferred close is due.

@@ -78,7 +78,7 @@ impl Mounted {
 
     fn hastens_all(&self) {
         let session = self.client.session().unwrap();
-        assert!(session.inodes.hasten_closes(None));
+        assert!(session.inodes.hasten_closes());
         session.heart.wake();
     }
 }
@@ -161,7 +161,7 @@ fn only_what_was_only_read_is_closed_later() {
     mounted.read_and_defer(inode);
     let (writer, _) = mounted.open(inode, WRITES);
     let session = mounted.client.session().unwrap();
-    assert!(!session.inodes.hasten_closes(None));
+    assert!(!session.inodes.hasten_closes());
     write_all(&writer, b"another", 0);
     mounted.pool.fault(Kind::Close, Fault::LoseRequest);
     drop(writer);
