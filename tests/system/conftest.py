@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,14 +45,29 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         raise pytest.UsageError(done.stderr)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let no test be lost: the file of one that runs in another group must name its mark."""
+    """Let no test be lost: the file of one that runs in another group must name its mark. Then part them."""
     texts = {path: path.read_text() for path in {item.path for item in items}}
     for item in items:
         for mark in item.iter_markers():
             name = f"mark.{mark.name}"
             if mark.name in GROUPS and name not in texts[item.path]:
                 raise pytest.UsageError(f"{item.nodeid} is marked, and its file does not say `{name}`")
+    part_among_processes(items)
+
+
+def part_among_processes(items: list[pytest.Item]) -> None:
+    """Give each process whole files, and the parts of a file that the file names by `xdist_group`.
+
+    Those that are named take minutes and begin first, so that none is left alone at the end; then the largest files.
+    """
+    named = {item for item in items if item.get_closest_marker("xdist_group")}
+    for item in items:
+        if item not in named:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item not in named, -sizes[item.path], str(item.path)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
