@@ -214,6 +214,8 @@ pub const WATCH_LANES_MAX: usize = 64;
 pub const WATCHES_PER_SERVER_MAX: usize = 4096;
 /// Latest changes remembered of each.
 pub const WATCH_CHANGES_MAX: usize = 64;
+/// Mappings of lanes for stores, of all sessions in one slot; one more is refused (`TooMany`).
+pub const MAPPINGS_PER_SLOT_MAX: usize = 65_536;
 /// Waits for a change at one server, of all sessions.
 pub const WATCH_WAITS_PER_SERVER_MAX: usize = 65_536;
 /// How long a lease lasts, from before the request for it leaves.

@@ -3,6 +3,7 @@
 use ramlace_base::{ByteRange, Generation, LaneId, numbered_variants};
 use serde::{Deserialize, Serialize};
 
+use crate::mappings::Mapping;
 use crate::residency::Loss;
 use crate::writes::WriteId;
 
@@ -38,6 +39,8 @@ pub enum LaneChange {
         lane: LaneId,
         /// The number of the passthrough.
         number: u64,
+        /// Whether the kernel may store into it.
+        stores: bool,
     },
     /// Passthroughs up to this one have ended.
     PassthroughsOver {
@@ -76,6 +79,20 @@ pub enum LaneChange {
         /// The lane.
         lane: LaneId,
     },
+    /// A session's program maps its file, and stores into it without asking.
+    MappingBegun {
+        /// The lane.
+        lane: LaneId,
+        /// Which of whose mappings.
+        mapping: Mapping,
+    },
+    /// A mapping has ended.
+    MappingOver {
+        /// The lane.
+        lane: LaneId,
+        /// Which of whose mappings.
+        mapping: Mapping,
+    },
 }
 
 // Number 9 was the end of a session, which is now a change of the slot.
@@ -83,12 +100,14 @@ numbered_variants! { LaneChange:
     1 Begun { lane, generation, loss };
     2 Cut { lane, generation, length };
     3 Dropped { lane };
-    4 PassthroughBegun { lane, number };
+    4 PassthroughBegun { lane, number, stores };
     5 PassthroughsOver { lane, number };
     6 Written { lane, range, id };
     7 CellChanged { cell, id };
     8 CellStored { lane };
     10 RunsWritten { lane, found, id };
+    11 MappingBegun { lane, mapping };
+    12 MappingOver { lane, mapping };
 }
 
 /// The value of a cell, and the one that it is to have.
@@ -154,6 +173,7 @@ impl LaneChange {
                 | LaneChange::Dropped { .. }
                 | LaneChange::PassthroughBegun { .. }
                 | LaneChange::PassthroughsOver { .. }
+                | LaneChange::MappingOver { .. }
         )
     }
 }

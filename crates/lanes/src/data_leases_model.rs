@@ -39,6 +39,8 @@ struct World {
     /// What the server's log has of pages.
     log: Outdated,
     lives: usize,
+    /// A program stores into the server's memory without asking: the value of its own byte in each page, if there is one.
+    shared: Option<Vec<u8>>,
 }
 
 /// A writing call, through the kernel's pages.
@@ -68,6 +70,8 @@ enum Step {
     WriteBack(usize, usize),
     Write(usize, usize),
     LibraryWrite(usize),
+    /// A store into the server's memory itself.
+    StoreThere(usize),
     Drop(usize),
     Acknowledge(usize),
     /// A writing call advances by one stage, or another one begins.
@@ -94,14 +98,18 @@ fn call_of(mount: usize) -> usize {
     300 + mount
 }
 
+/// The byte of the program that stores into the server's memory.
+const SHARED_BYTE: usize = 400;
+
 /// Another byte of the mount, which alternates: a store may restore its first value.
 fn parity_of(mount: usize) -> usize {
     200 + mount
 }
 
 impl World {
-    fn new() -> World {
+    fn new(shared: bool) -> World {
         World {
+            shared: shared.then(|| vec![0; PAGES]),
             place: Place_::new(),
             kernels: vec![vec![None; PAGES]; MOUNTS],
             last: vec![vec![0; PAGES]; MOUNTS + 1],
@@ -148,6 +156,7 @@ impl World {
                 let waits = self.place.change(session(mount), start, &[value]);
                 let range = ByteRange { start, end: start + 1 };
                 self.place.leases.wrote_through(FILE, session(mount), range, &[value], 0);
+                self.recall_at_once(start, &[value]);
                 self.writes.push((mount, page, value, waits));
             }
             Step::LibraryWrite(page) => {
@@ -156,6 +165,7 @@ impl World {
                 let waits = self.place.change(session(LIBRARY), start, &[value]);
                 self.writes.push((LIBRARY, page, value, waits));
             }
+            Step::StoreThere(page) => self.store_there(page),
             Step::Drop(mount) => self.drop_pages(mount),
             Step::Acknowledge(mount) => {
                 let done = std::mem::take(&mut self.dropped[mount]);
@@ -164,6 +174,28 @@ impl World {
         }
         self.note_news();
         self.look_at_writes_that_returned();
+    }
+
+    fn store_there(&mut self, page: usize) {
+        let Some(shared) = &mut self.shared else { return };
+        shared[page] = shared[page].wrapping_add(1);
+        self.place.bytes[whole(page).start as usize + SHARED_BYTE] = shared[page];
+    }
+
+    /// Where somebody stores without asking, kernels are to drop at once what they get.
+    fn recall_at_once(&mut self, start: u64, bytes: &[u8]) {
+        if self.shared.is_some() {
+            let here = &self.place.bytes;
+            let range = ByteRange { start, end: start + bytes.len() as u64 };
+            let read: ReadNow<'_> = &mut |page| {
+                let mut base = here[page.start as usize..page.end as usize].to_vec();
+                let at = (start - page.start) as usize;
+                base[at..at + bytes.len()].copy_from_slice(bytes);
+                Ok(base)
+            };
+            let nobody = SessionId::NONE;
+            self.place.leases.before_change(FILE, nobody, range, Change::Write, read, 0).unwrap();
+        }
     }
 
     fn note_news(&mut self) {
@@ -213,6 +245,7 @@ impl World {
     fn load(&mut self, mount: usize, page: usize) -> &mut Kept {
         if self.kernels[mount][page].is_none() {
             let bytes = self.place.read_page(mount, page);
+            self.recall_at_once(whole(page).start, &bytes);
             self.kernels[mount][page] = Some(Kept { bytes, dirty: false });
             if let Some(call) = self.calls[mount].as_mut().filter(|call| call.page == page) {
                 call.read_again = true;
@@ -243,7 +276,11 @@ impl World {
 
     fn arrive(&mut self, mount: usize) {
         let Some((page, bytes)) = self.backs[mount].take() else { return };
-        if let Err(error) = self.place.write_back(mount, page, &bytes) {
+        let came = match self.shared.is_some() {
+            true => self.write_runs_back(mount, page, &bytes),
+            false => self.place.write_back(mount, page, &bytes),
+        };
+        if let Err(error) = came {
             assert!(self.lives > 1 && error.kind() == ErrorKind::Stale, "{error}");
             // Its programs learn that what they stored is lost. What they wrote is not.
             let start = whole(page).start as usize;
@@ -253,6 +290,21 @@ impl World {
             self.last[mount][page] = left;
             self.stored[mount][page] = self.place.bytes[start + parity_of(mount)];
         }
+    }
+
+    /// Only the bytes that were stored are written; somebody stores beside them meanwhile.
+    fn write_runs_back(&mut self, mount: usize, page: usize, bytes: &[u8]) -> Result<()> {
+        let (me, offset) = (session(mount), whole(page).start);
+        let here = self.place.bytes.clone();
+        let read: ReadNow<'_> = &mut |range| Ok(here[range.start as usize..range.end as usize].to_vec());
+        self.place.leases.stored(FILE, me, offset, bytes, read, 0)?;
+        self.store_there(page);
+        for run in self.place.leases.runs_stored(FILE, me, offset, bytes) {
+            let (from, to) = ((run.start - offset) as usize, (run.end - offset) as usize);
+            self.place.change(me, run.start, &bytes[from..to]);
+        }
+        self.place.leases.wrote_back(FILE, me, offset, bytes, 0);
+        Ok(())
     }
 
     fn call(&mut self, mount: usize, page: usize) {
@@ -276,6 +328,7 @@ impl World {
                 self.place.change(session(mount), start, &[call.value]);
                 let range = ByteRange { start, end: start + 1 };
                 self.place.leases.wrote_through(FILE, session(mount), range, &[call.value], 0);
+                self.recall_at_once(start, &[call.value]);
                 call.at = Stage::Applied;
             }
             Stage::Applied => {
@@ -360,6 +413,10 @@ impl World {
                 assert_eq!(self.place.bytes[at], *value, "what a call of {mount} wrote into page {page}");
             }
         }
+        for (page, value) in self.shared.iter().flatten().enumerate() {
+            let at = whole(page).start as usize + SHARED_BYTE;
+            assert_eq!(self.place.bytes[at], *value, "what was stored into the memory of page {page}");
+        }
         for (mount, kernel) in self.kernels.iter().enumerate() {
             for (page, kept) in kernel.iter().enumerate() {
                 let Some(kept) = kept else { continue };
@@ -384,6 +441,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::WriteBack(mount, page)),
         2 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Write(mount, page)),
         1 => page.clone().prop_map(Step::LibraryWrite),
+        2 => page.clone().prop_map(Step::StoreThere),
         2 => mount.clone().prop_map(Step::Drop),
         2 => mount.clone().prop_map(Step::Acknowledge),
         4 => (mount.clone(), page.clone()).prop_map(|(mount, page)| Step::Call(mount, page)),
@@ -396,14 +454,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
-    // SEMANTICS 116
+    // SEMANTICS 8.7, 90.4, 116
     #[test]
     fn no_store_is_lost_and_a_write_that_returned_is_seen(
-        steps in prop::collection::vec(step(), 1..60), lives in prop::bool::ANY
+        steps in prop::collection::vec(step(), 1..60), lives in prop::bool::ANY, shared in prop::bool::ANY
     ) {
         // Half of the histories have no restart: then no store is refused.
         let steps: Vec<Step> = steps.into_iter().filter(|step| lives || !matches!(step, Step::Die)).collect();
-        let mut world = World::new();
+        let mut world = World::new(shared);
         steps.iter().for_each(|step| world.take(step));
         world.end();
     }

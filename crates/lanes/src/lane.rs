@@ -19,6 +19,8 @@ pub struct Lane {
     pub passthrough: u64,
     /// Passthroughs up to this one have ended, even if a late message says otherwise.
     pub passthroughs_over: u64,
+    /// Some kernel that has its file may store into it.
+    pub passthrough_stores: bool,
 }
 
 /// How a request's generation compares with a lane's. If they differ, one side has not received a truncation
@@ -37,7 +39,7 @@ impl Lane {
     /// A lane that begins.
     #[must_use]
     pub fn new(generation: Generation, loss: Option<Loss>) -> Lane {
-        Lane { generation, loss, passthrough: 0, passthroughs_over: 0 }
+        Lane { generation, loss, passthrough: 0, passthroughs_over: 0, passthrough_stores: false }
     }
 
     /// Compares the requester's generation with the lane's. Retry when the requester is behind.
@@ -82,6 +84,11 @@ impl Lane {
         Err(Error::new(ErrorKind::Unsupported, format!("passthrough {number} of lane {id} is over")))
     }
 
+    pub(crate) fn begin_passthrough(&mut self, number: u64, stores: bool) {
+        self.passthrough = number;
+        self.passthrough_stores |= stores;
+    }
+
     pub(crate) fn cut(&mut self, generation: Generation, length: Option<u64>) {
         self.generation = generation;
         if let (Some(loss), Some(length)) = (&mut self.loss, length) {
@@ -92,7 +99,7 @@ impl Lane {
     pub(crate) fn end_passthroughs(&mut self, number: u64) {
         self.passthroughs_over = self.passthroughs_over.max(number);
         if self.passthrough <= number {
-            self.passthrough = 0;
+            (self.passthrough, self.passthrough_stores) = (0, false);
         }
     }
 }

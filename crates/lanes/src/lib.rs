@@ -22,6 +22,7 @@
 mod change;
 mod data_leases;
 mod lane;
+mod mappings;
 mod outdated;
 mod pages;
 mod ranges;
@@ -35,6 +36,7 @@ pub use change::{CellStore, LaneChange, LaneEffect, StoreStep};
 pub use data_leases::held::Held;
 pub use data_leases::{Asked, Change, DataLeases, Stored, Ticket, Wish};
 pub use lane::{Lane, Standing};
+pub use mappings::{Mapping, Mappings};
 pub use outdated::{News, Outdated};
 pub use pages::PAGE_BYTES;
 pub use residency::{Loss, Residency};

@@ -122,6 +122,30 @@ impl DataLeases {
         Ok(Stored { ranges, merged: Some(merged) })
     }
 
+    /// The parts of what a session's kernel writes back that its programs have stored, to a byte: all of a page whose base
+    /// is not known.
+    #[must_use]
+    pub fn runs_stored(&self, place: Place, session: SessionId, offset: u64, bytes: &[u8]) -> Vec<ByteRange> {
+        let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };
+        let mut runs: Vec<ByteRange> = Vec::new();
+        let mut add = |start, end| match runs.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => runs.push(ByteRange { start, end }),
+        };
+        for page in pages_of(range) {
+            let part = range.intersection(page);
+            let Some(base) = self.bases.get(&(place, session, page.start / PAGE_BYTES)) else {
+                add(part.start, part.end);
+                continue;
+            };
+            let base = &base.bytes()[(part.start - page.start) as usize..];
+            let came = &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
+            let differs = (part.start..).zip(came.iter().zip(base)).filter(|(_, (came, base))| came != base);
+            differs.for_each(|(at, _)| add(at, at + 1));
+        }
+        runs
+    }
+
     /// These pages of a session were written back: its kernel has them so now.
     pub fn wrote_back(&mut self, place: Place, session: SessionId, offset: u64, bytes: &[u8], now: u64) {
         let range = ByteRange { start: offset, end: offset + bytes.len() as u64 };

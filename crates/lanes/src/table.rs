@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ramlace_base::{ByteRange, Error, ErrorKind, Generation, LaneId, Result, Sequence, ServerId, SessionId};
+use ramlace_base::{
+    ByteRange, Error, ErrorKind, Generation, LaneId, Result, Sequence, ServerId, SessionId, limits,
+};
 use ramlace_cluster::Absent;
 use ramlace_layout::{lane_length, lane_slot};
 use ramlace_wire::chunk::LaneTarget;
@@ -12,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::{LaneChange, LaneEffect};
 use crate::lane::{Lane, Standing};
+use crate::mappings::{Mapping, Mappings};
 use crate::residency::{Loss, Residency};
 use crate::writes::{WriteId, WritesDone};
 
@@ -20,6 +23,7 @@ use crate::writes::{WriteId, WritesDone};
 pub struct LaneTable {
     lanes: BTreeMap<LaneId, Lane>,
     writes: WritesDone,
+    mappings: Mappings,
 }
 
 /// The effect of a truncation on a lane.
@@ -57,13 +61,30 @@ impl LaneTable {
     /// Whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lanes.is_empty() && self.writes.is_empty()
+        self.lanes.is_empty() && self.writes.is_empty() && self.mappings.is_empty()
     }
 
     /// The writes that are done.
     #[must_use]
     pub fn writes(&self) -> &WritesDone {
         &self.writes
+    }
+
+    /// Whether a session has left something here.
+    #[must_use]
+    pub fn knows(&self, session: SessionId) -> bool {
+        self.writes.knows(session) || self.mappings.sessions().any(|of| of == session)
+    }
+
+    /// The sessions that have; some may come twice.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.writes.sessions().chain(self.mappings.sessions())
+    }
+
+    /// Whether somebody stores into the lane's memory without asking: a program that maps it, or a kernel.
+    #[must_use]
+    pub fn is_stored_into(&self, lane: LaneId) -> bool {
+        self.mappings.has(lane) || self.get(lane).is_some_and(|lane| lane.passthrough_stores)
     }
 
     /// Whether a kernel may map the lane.
@@ -176,10 +197,31 @@ impl LaneTable {
     /// A kernel is to have the lane's file.
     ///
     /// Errors: `Unsupported` when the passthrough has ended already.
-    pub fn begin_passthrough(&self, lane: LaneId, number: u64) -> Result<Option<LaneChange>> {
+    pub fn begin_passthrough(&self, lane: LaneId, number: u64, stores: bool) -> Result<Option<LaneChange>> {
         let Some(known) = self.get(lane) else { return Ok(None) };
         known.check_passthrough(lane, number)?;
-        Ok((number > known.passthrough).then_some(LaneChange::PassthroughBegun { lane, number }))
+        let begun = LaneChange::PassthroughBegun { lane, number, stores };
+        Ok((number > known.passthrough).then_some(begun))
+    }
+
+    /// A session's program is to have the lane's file, to store into it.
+    ///
+    /// Errors: `TooMany` beyond the limit of a slot.
+    pub fn begin_mapping(&self, lane: LaneId, mapping: Mapping) -> Result<Option<LaneChange>> {
+        if self.mappings.knows(lane, mapping) {
+            return Ok(None);
+        }
+        if self.mappings.len() >= limits::MAPPINGS_PER_SLOT_MAX {
+            let text = format!("programs map lanes of this slot {} times, the limit", self.mappings.len());
+            return Err(Error::new(ErrorKind::TooMany, text));
+        }
+        Ok(Some(LaneChange::MappingBegun { lane, mapping }))
+    }
+
+    /// A mapping has ended.
+    #[must_use]
+    pub fn end_mapping(&self, lane: LaneId, mapping: Mapping) -> Option<LaneChange> {
+        self.mappings.knows(lane, mapping).then_some(LaneChange::MappingOver { lane, mapping })
     }
 
     /// Passthroughs up to this number have ended.
@@ -214,9 +256,10 @@ impl LaneTable {
         Ok(known)
     }
 
-    /// Forgets the writes of a session that has ended.
+    /// Forgets the writes and mappings of a session that has ended.
     pub fn end_session(&mut self, session: SessionId) {
         self.writes.end_session(session);
+        self.mappings.end_session(session);
     }
 
     /// Takes one step: with the end of a session, the only way the table changes.
@@ -234,10 +277,11 @@ impl LaneTable {
             }
             LaneChange::Dropped { lane } => {
                 self.lanes.remove(&lane);
+                self.mappings.end_lane(lane);
                 beyond(lane, 0)
             }
-            LaneChange::PassthroughBegun { lane, number } => {
-                self.lanes.get_mut(&lane)?.passthrough = number;
+            LaneChange::PassthroughBegun { lane, number, stores } => {
+                self.lanes.get_mut(&lane)?.begin_passthrough(number, stores);
                 None
             }
             LaneChange::PassthroughsOver { lane, number } => {
@@ -265,6 +309,14 @@ impl LaneTable {
                 Some(LaneEffect::Changed { lane: cell.lane, range })
             }
             LaneChange::CellStored { .. } => None,
+            LaneChange::MappingBegun { lane, mapping } => {
+                self.mappings.begin(lane, mapping);
+                None
+            }
+            LaneChange::MappingOver { lane, mapping } => {
+                self.mappings.end(lane, mapping);
+                None
+            }
         }
     }
 }

@@ -619,7 +619,7 @@ impl Driver {
     }
 
     fn begin_passthrough(&mut self, number: u64) -> Checked {
-        let begun = self.table.begin_passthrough(LANE, number);
+        let begun = self.table.begin_passthrough(LANE, number, true);
         if number <= self.model.passthroughs_over && self.bug != Bug::LatePassthrough {
             let known = self.table.get(LANE).is_some_and(|lane| lane.passthroughs_over >= number);
             prop_assert!(begun.is_err() || !known);
@@ -627,7 +627,7 @@ impl Driver {
         }
         let change = match begun {
             Err(_) if self.bug == Bug::LatePassthrough => {
-                Some(LaneChange::PassthroughBegun { lane: LANE, number })
+                Some(LaneChange::PassthroughBegun { lane: LANE, number, stores: true })
             }
             other => other.map_err(|error| TestCaseError::fail(format!("{error:?}")))?,
         };

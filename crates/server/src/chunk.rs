@@ -69,23 +69,42 @@ impl Server {
             claiming.wait_or_stop_programs().await;
         };
         // From here on nothing else runs: these are the bytes that the lease covers.
-        let (kept, arriving) = match request.keep {
-            Keep::Share | Keep::Strict | Keep::BehindEnd => self.keep_lane(header, lane, range)?,
-            Keep::No | Keep::Own => (false, false),
-        };
-        if request.keep == Keep::BehindEnd {
-            return Ok((Readable::Hole, kept));
+        let keeps = matches!(request.keep, Keep::Share | Keep::Strict | Keep::BehindEnd);
+        if !keeps {
+            return Ok((self.readable_of(&map, request, range, false)?, false));
         }
-        if request.take && self.take_for_stores(&request.target, range)? {
-            return Ok((Readable::Hole, kept));
+        let (kept, arriving) = self.keep_lane(header, lane, range)?;
+        if !self.is_stored_into(request.target.slot, lane) {
+            return Ok((self.readable_of(&map, request, range, arriving)?, kept));
+        }
+        let readable = self.readable_of(&map, request, range, true)?;
+        match &readable {
+            Readable::Staged(bytes) => self.recall_at_once(lane, range.start, bytes)?,
+            _ => self.recall_at_once(lane, range.start, &vec![0; range.length() as usize])?,
+        }
+        Ok((readable, false))
+    }
+
+    /// What a read of a lane gets. `at_once`: see [`Server::readable`].
+    fn readable_of(
+        self: &Rc<Self>,
+        map: &ClusterMap,
+        request: &ReadChunk,
+        range: ByteRange,
+        at_once: bool,
+    ) -> Outcome<Readable> {
+        let lane = request.target.lane;
+        if request.keep == Keep::BehindEnd
+            || (request.take && self.take_for_stores(&request.target, range)?)
+        {
+            return Ok(Readable::Hole);
         }
         let stored = self.store.borrow().has_lane(lane) && !range.is_empty();
-        match self.residency(&map, &request.target, range, stored) {
-            Residency::Here => {}
-            Residency::Hole => return Ok((Readable::Hole, kept)),
-            Residency::Lost => return Err(lost(lane, self.me).into()),
+        match self.residency(map, &request.target, range, stored) {
+            Residency::Here => Ok(self.readable(lane, range, at_once)?),
+            Residency::Hole => Ok(Readable::Hole),
+            Residency::Lost => Err(lost(lane, self.me).into()),
         }
-        Ok((self.readable(lane, range, arriving)?, kept))
     }
 
     /// Present bytes. `at_once`: read them atomically now, however many.
@@ -175,7 +194,7 @@ impl Server {
                 connection.check_sender().await?;
                 self.write_staged(header, &request, range, &staged)
             } else {
-                match self.may_write_in_place(place, header.session, range, origin) {
+                match self.may_write_in_place(&request, header.session, range) {
                     Ok(true) => self.write_in_place(connection, header, &request, range).await?,
                     Ok(false) => {
                         // Lets other requests run meanwhile.
@@ -213,16 +232,13 @@ impl Server {
     }
 
     /// Whether large data may be received into its place: no other client has pages there, or waits for a
-    /// page to store into.
-    fn may_write_in_place(
-        &self,
-        place: Place,
-        session: SessionId,
-        range: ByteRange,
-        origin: WriteOrigin,
-    ) -> Result<bool> {
+    /// page to store into, and none that the session's kernel has of it is recalled at once.
+    fn may_write_in_place(&self, request: &WriteChunk, session: SessionId, range: ByteRange) -> Result<bool> {
+        let (LaneTarget { lane, slot, .. }, origin) = (request.target, request.origin);
+        let place = place_of(lane);
         let waited = origin != WriteOrigin::Back && self.data.is_strict(place);
-        Ok(self.is_alone(place, session, range, origin)? && !waited)
+        let recalled = gives_lease(origin) && self.is_stored_into(slot, lane);
+        Ok(self.is_alone(place, session, range, origin)? && !waited && !recalled)
     }
 
     /// The answer to a write that was done by an earlier attempt: clients that had pages of the bytes then
@@ -345,6 +361,11 @@ impl Server {
         };
         let spared = spared_by(session, request.origin);
         let new = stored.merged.as_deref().unwrap_or(bytes);
+        let is_stored_into = self.is_stored_into(target.slot, lane);
+        let runs = match is_stored_into && request.origin == WriteOrigin::Back {
+            true => self.data.leases.borrow().runs_stored(place_of(lane), session, range.start, bytes),
+            false => vec![range],
+        };
         // Allocates the memory of all of it, or changes nothing.
         {
             let mut store = self.store.borrow_mut();
@@ -354,10 +375,18 @@ impl Server {
         }
         for changed in stored.ranges {
             self.before_change(told, spared, lane, changed, Change::Write)?;
-            let part = &new[(changed.start - range.start) as usize..(changed.end - range.start) as usize];
-            self.change_bytes(target, changed, |store| store.write_staged(lane, changed.start, part))?;
+            self.change_bytes(target, changed, |store| {
+                let parts = runs.iter().map(|run| run.intersection(changed)).filter(|part| !part.is_empty());
+                parts.into_iter().try_for_each(|part| {
+                    let new = &new[(part.start - range.start) as usize..(part.end - range.start) as usize];
+                    store.write_staged(lane, part.start, new)
+                })
+            })?;
         }
         self.note_written(place_of(lane), session, range, bytes, request.origin);
+        if is_stored_into && request.origin == WriteOrigin::Through {
+            self.recall_at_once(lane, range.start, bytes)?;
+        }
         self.finish_write(target, range, write_id(header))
     }
 

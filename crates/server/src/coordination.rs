@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, LaneId, Result, SessionId, Slot, limits};
-use ramlace_lanes::{CellStore, Change, HomeSeen, LaneChange, LaneEffect};
+use ramlace_lanes::{CellStore, Change, HomeSeen, LaneChange, LaneEffect, Mapping};
 use ramlace_namespace::{Command, Op, SlotState};
 use ramlace_slot::SlotChange;
 use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
@@ -115,13 +115,18 @@ impl Server {
         self.lane_desk.traffic.borrow_mut().end_wait((request.inode, request.lane), session, request.wait);
     }
 
-    /// Programs have stored into the memory of a lane.
+    /// Programs have stored into the memory of a lane, and perhaps map it no more.
     pub async fn note_stores(self: &Rc<Self>, header: &Call, request: NoteChange) -> Outcome<()> {
         let LaneTarget { lane, slot, .. } = request.target;
         self.admit_slot(header, slot).await?;
         let range = checked_range(request.start, request.end.saturating_sub(request.start))?;
         self.before_change(Some(header), header.session, lane, range, Change::Stored)?;
         self.note_effect(slot, LaneEffect::Changed { lane, range });
+        let over = request.over.map(|number| Mapping { session: header.session, number });
+        if let Some(change) = over.and_then(|over| self.lanes(slot, |lanes, _| lanes.end_mapping(lane, over)))
+        {
+            self.commit_lane(slot, change)?;
+        }
         Ok(())
     }
 

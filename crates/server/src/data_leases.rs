@@ -77,7 +77,8 @@ impl Server {
         Ok(recalls)
     }
 
-    fn recall_before(
+    /// The same; the caller logs and tells it. Returns the recalls that have to be waited for.
+    pub fn recall_before(
         &self,
         by: SessionId,
         lane: LaneId,
@@ -439,7 +440,7 @@ impl Drop for Promoting<'_> {
 }
 
 /// Bytes of a lane; zeros where there are none.
-fn read_lane(store: &mut Store, lane: LaneId, range: ByteRange) -> Result<Vec<u8>> {
+pub fn read_lane(store: &mut Store, lane: LaneId, range: ByteRange) -> Result<Vec<u8>> {
     let mut bytes = vec![0; range.length() as usize];
     if store.has_lane(lane) {
         store.read_staged(lane, range.start, &mut bytes)?;

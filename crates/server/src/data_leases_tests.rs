@@ -103,7 +103,7 @@ impl Two {
         self.holder.answer::<ChunkRead>().await.unwrap().1
     }
 
-    async fn write_back(&mut self, sequence: u64, offset: u64, bytes: &[u8]) -> ChunkWritten {
+    pub(crate) async fn write_back(&mut self, sequence: u64, offset: u64, bytes: &[u8]) -> ChunkWritten {
         let header = self.holder.header(Kind::WriteChunk, sequence, 0);
         let request = WriteChunk { target: self.target, offset, origin: WriteOrigin::Back };
         self.holder.begin_write(header, &request, bytes).await;
@@ -356,7 +356,7 @@ fn bytes_that_no_file_has_are_refused_and_end_nothing() {
         }
         let keep = ReadChunk { target: two.target, offset: 0, length: 0, keep: Keep::Share, take: false };
         let _ = two.holder.ask(&keep).await;
-        let note = NoteChange { target: two.target, start: u64::MAX - 5, end: u64::MAX };
+        let note = NoteChange { target: two.target, start: u64::MAX - 5, end: u64::MAX, over: None };
         assert!(two.changer.ask(&note).await.is_err());
         two.changer.ask(&ramlace_wire::session::Heartbeat {}).await.unwrap();
     });

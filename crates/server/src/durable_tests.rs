@@ -2,7 +2,7 @@
 //! everything committed is there.
 
 use ramlace_base::{ByteRange, Epoch, Generation, InodeId, LaneId, Name, Sequence};
-use ramlace_lanes::{CellStore, LaneChange, Loss, News, WriteId};
+use ramlace_lanes::{CellStore, LaneChange, Loss, Mapping, News, WriteId};
 use ramlace_namespace::{Command, DeliveryAnswer, DeliveryId, Op, Origin, Room};
 use ramlace_slot::SlotBirth;
 use ramlace_wire::coordination::{ArriveBarrier, LeaveBarrier};
@@ -129,20 +129,22 @@ fn random_change(dice: &mut Dice, slot: Slot, session: SessionId, number: u64) -
     let id = WriteId { session, sequence: Sequence(number), outstanding: dice.roll(9) as u32 };
     let start = dice.roll(1 << 30);
     let range = ByteRange { start, end: start + dice.roll(1 << 20) };
-    match dice.roll(9) {
+    match dice.roll(11) {
         0 | 1 => {
             let loss = (dice.roll(2) == 0).then(|| Loss::new(1 << 16, dice.roll(1 << 30)));
             LaneChange::Begun { lane, generation, loss }
         }
         2 => LaneChange::Cut { lane, generation, length: (dice.roll(2) == 0).then_some(start) },
         3 => LaneChange::Dropped { lane },
-        4 => LaneChange::PassthroughBegun { lane, number },
+        4 => LaneChange::PassthroughBegun { lane, number, stores: false },
         5 => LaneChange::PassthroughsOver { lane, number },
         6 => {
             let cell =
                 CellStore { lane, offset: 8 * dice.roll(99), before: dice.roll(9), after: dice.roll(9) };
             LaneChange::CellChanged { cell, id }
         }
+        7 => LaneChange::MappingBegun { lane, mapping: Mapping { session, number } },
+        8 => LaneChange::MappingOver { lane, mapping: Mapping { session, number: dice.roll(1 + number) } },
         _ => LaneChange::Written { lane, range, id },
     }
 }

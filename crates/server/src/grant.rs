@@ -3,7 +3,8 @@
 
 use std::rc::Rc;
 
-use ramlace_base::{Error, ErrorKind};
+use ramlace_base::{Error, ErrorKind, LaneId, Slot};
+use ramlace_lanes::Mapping;
 use ramlace_wire::chunk::{GrantLane, LaneGranted, LaneTarget};
 use ramlace_wire::encode_body;
 
@@ -32,11 +33,18 @@ impl Server {
         self.check_shares_memory(peer)?;
         let LaneTarget { lane, slot, .. } = request.target;
         self.admit_slot(header, slot).await?;
-        let purpose = if request.writable { Purpose::Write } else { Purpose::Read };
-        let begun = self.admit_lane(&request.target, purpose).await?;
+        let stores = request.mapping.is_some();
+        let purpose = if stores { Purpose::Write } else { Purpose::Read };
+        let mut begun = self.admit_lane(&request.target, purpose).await?;
+        if let Some(number) = request.mapping {
+            self.begin_mapping(slot, lane, Mapping { session: header.session, number })?;
+            self.before_stores(header, lane).await?;
+            self.admit_slot(header, slot).await?;
+            begun = self.admit_lane(&request.target, purpose).await?;
+        }
         self.lanes(slot, |lanes, me| lanes.check_whole(lane, me))?;
         let mut store = self.store.borrow_mut();
-        if request.writable {
+        if stores {
             ensure_lane(&mut store, lane)?;
         } else if !begun || !store.has_lane(lane) {
             // A read must not allocate memory.
@@ -44,7 +52,17 @@ impl Server {
             return Err(Error::new(ErrorKind::Unsupported, text).into());
         }
         let length = store.lane_length(lane)?;
-        let descriptor = store.grant(lane, request.writable)?;
+        let descriptor = store.grant(lane, stores)?;
         Ok(Answer::Descriptor(encode_body(&LaneGranted { length }), descriptor))
+    }
+
+    /// A session's program is about to map a lane, to store into it.
+    fn begin_mapping(self: &Rc<Self>, slot: Slot, lane: LaneId, mapping: Mapping) -> Outcome<()> {
+        // Nothing would ever remove that of a session that has ended.
+        self.check_session(mapping.session)?;
+        if let Some(change) = self.lanes(slot, |lanes, _| lanes.begin_mapping(lane, mapping))? {
+            self.commit_lane(slot, change)?;
+        }
+        Ok(())
     }
 }

@@ -33,6 +33,11 @@ impl Server {
         self.lanes(slot, |lanes, _| lanes.has_passthrough(lane))
     }
 
+    /// Whether somebody stores into the lane's memory without asking.
+    pub fn is_stored_into(&self, slot: Slot, lane: LaneId) -> bool {
+        self.lanes(slot, |lanes, _| lanes.is_stored_into(lane))
+    }
+
     /// Changes bytes of a lane at once. Whatever the result, waits for changes are notified.
     pub fn change_bytes<T>(
         &self,

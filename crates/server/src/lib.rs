@@ -110,6 +110,9 @@ mod server;
 #[cfg(test)]
 mod server_tests;
 mod sessions;
+mod shared_memory;
+#[cfg(test)]
+mod shared_memory_tests;
 #[cfg(test)]
 mod small_pages_tests;
 mod snapshot;

@@ -38,9 +38,13 @@ impl Server {
         // From here on no hole can be made. Some of the memory that was counted above may lie behind the end: so what
         // is missing before it is allocated.
         if let Some(change) =
-            self.lanes(slot, |lanes, _| lanes.begin_passthrough(lane, request.passthrough))?
+            self.lanes(slot, |lanes, _| lanes.begin_passthrough(lane, request.passthrough, request.stores))?
         {
             self.commit_lane(slot, change)?;
+        }
+        if request.stores {
+            self.before_stores(header, lane).await?;
+            self.admit_slot(header, slot).await?;
         }
         self.take_memory(&request.target, range, false).await?;
         self.forget_time(slot, lane);
@@ -81,14 +85,15 @@ impl Server {
     /// lane.
     pub fn check_may_reserve(&self, target: &LaneTarget, range: ByteRange) -> Outcome<()> {
         let lane = target.lane;
-        if !self.has_passthrough(target.slot, lane) || range.end <= self.length_of(lane)? {
+        if !self.has_passthrough(target.slot, lane) || range.end <= self.lane_length(lane)? {
             return Ok(());
         }
         let text = format!("a kernel reads inode {} and would find what is kept behind its end", lane.inode);
         Err(Error::new(ErrorKind::Unsupported, text).into())
     }
 
-    fn length_of(&self, lane: LaneId) -> Result<u64> {
+    /// Bytes of the lane.
+    pub fn lane_length(&self, lane: LaneId) -> Result<u64> {
         let mut store = self.store.borrow_mut();
         if store.has_lane(lane) { store.lane_length(lane) } else { Ok(0) }
     }
@@ -104,7 +109,7 @@ impl Server {
         }
         let lies_behind = self.begin_growth(target, hull)?.start < hull.start;
         let has_gaps = ranges.len() > 1 && self.has_passthrough(target.slot, target.lane);
-        let gaps_lie_behind = has_gaps && hull.end > self.length_of(target.lane)?;
+        let gaps_lie_behind = has_gaps && hull.end > self.lane_length(target.lane)?;
         if !lies_behind && !gaps_lie_behind {
             return Ok(false);
         }
@@ -120,7 +125,7 @@ impl Server {
         if !self.has_passthrough(target.slot, lane) {
             return Ok(range);
         }
-        let length = self.length_of(lane)?;
+        let length = self.lane_length(lane)?;
         if range.end > length && length > 0 {
             self.store.borrow_mut().clean_tail(lane)?;
         }
@@ -147,7 +152,7 @@ impl Server {
             let part = ByteRange { start: at, end: range.end.min(at + ZEROED_AT_ONCE_BYTES) };
             self.change_bytes(target, part, |store| store.zero(lane, at, part.length()))?;
             at += ZEROED_AT_ONCE_BYTES;
-            if at >= self.length_of(lane)? {
+            if at >= self.lane_length(lane)? {
                 return Ok(());
             }
             tokio::task::yield_now().await;

@@ -101,9 +101,12 @@ impl Liar<'_> {
         self.sequence += 1;
         came.push((Kind::WriteChunk, self.client.write(self.sequence, 0, target, offset, b"a lie").await));
         came.push(self.try_one(&PunchChunk { target, offset, length }).await);
-        came.push(self.try_one(&GrantLane { target, writable: true }).await);
+        came.push(self.try_one(&GrantLane { target, mapping: Some(1) }).await);
         came.push(self.try_one(&AllocateLane { target, offset, length, keep_size: false }).await);
-        came.push(self.try_one(&GrantPassthrough { target, passthrough: 1, length: 4 * length }).await);
+        came.push(
+            self.try_one(&GrantPassthrough { target, passthrough: 1, length: 4 * length, stores: false })
+                .await,
+        );
         came.push(self.try_one(&CountLane { target }).await);
         came.push(self.try_one(&SeekLane { target, offset, sought: Sought::Data }).await);
         let runs = vec![Tile::once(vec![Strided { offset: 0, length: 8, count: 2, stride: 16 }])];
@@ -125,7 +128,7 @@ impl Liar<'_> {
         came.push(self.try_one(&ChangeCell { target, offset, change: CellChange::Add(1) }).await);
         let watch = WatchChange { inode, lane: Some(target), start: 0, end: 8, since: None, wait: 0 };
         came.push(self.try_one(&watch).await);
-        came.push(self.try_one(&NoteChange { target, start: 0, end: length }).await);
+        came.push(self.try_one(&NoteChange { target, start: 0, end: length, over: None }).await);
         came
     }
 }

@@ -120,13 +120,13 @@ impl SlotValue {
     #[must_use]
     pub fn knows(&self, session: SessionId) -> bool {
         let named = self.names.as_ref().is_some_and(|names| names.has_session(session));
-        named || self.lanes.writes().knows(session)
+        named || self.lanes.knows(session)
     }
 
     /// The sessions that have left something here; some may come twice.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
         let named = self.names.iter().flat_map(SlotState::sessions);
-        named.chain(self.lanes.writes().sessions())
+        named.chain(self.lanes.sessions())
     }
 
     /// Why this cannot be the next change.

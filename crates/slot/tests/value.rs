@@ -3,7 +3,7 @@
 use ramlace_base::{
     ByteRange, Epoch, Generation, InodeId, LaneId, Name, Position, Sequence, SessionId, Slot, Timestamp,
 };
-use ramlace_lanes::{CellStore, LaneChange, Loss, StoreStep, WriteId};
+use ramlace_lanes::{CellStore, LaneChange, Loss, Mapping, StoreStep, WriteId};
 use ramlace_namespace::{Command, Effect, Op, Origin, Room};
 use ramlace_slot::{Counts, SlotBirth, SlotChange, SlotValue};
 use ramlace_wire::namespace::{Create, LayoutWish, MakeDirectory, Unlink};
@@ -79,7 +79,7 @@ fn lane_change(dice: &mut Dice, number: u64) -> LaneChange {
         sequence: Sequence(number),
         outstanding: dice.roll(9) as u32,
     };
-    match dice.roll(6) {
+    match dice.roll(8) {
         0 => LaneChange::Begun {
             lane,
             generation: Generation(1),
@@ -87,11 +87,16 @@ fn lane_change(dice: &mut Dice, number: u64) -> LaneChange {
         },
         1 => LaneChange::Cut { lane, generation: Generation(2), length: Some(dice.roll(1 << 20)) },
         2 => LaneChange::Dropped { lane },
-        3 => LaneChange::PassthroughBegun { lane, number },
+        3 => LaneChange::PassthroughBegun { lane, number, stores: false },
         4 => {
             let cell = CellStore { lane, offset: 8, before: dice.roll(9), after: dice.roll(9) };
             LaneChange::CellChanged { cell, id }
         }
+        5 => LaneChange::MappingBegun { lane, mapping: Mapping { session: id.session, number } },
+        6 => LaneChange::MappingOver {
+            lane,
+            mapping: Mapping { session: id.session, number: dice.roll(1 + number) },
+        },
         _ => LaneChange::Written { lane, range: ByteRange { start: 0, end: 1 << 16 }, id },
     }
 }
@@ -190,7 +195,7 @@ fn a_change_says_what_it_does_to_the_store_before_its_record_or_after_it() {
         (changed, None, Some(StoreStep::Cell(cell))),
         (cut, Some(StoreStep::Cut { lane, length: 7 }), None),
         (LaneChange::Dropped { lane }, Some(StoreStep::Remove { lane }), None),
-        (LaneChange::PassthroughBegun { lane, number: 1 }, None, None),
+        (LaneChange::PassthroughBegun { lane, number: 1, stores: true }, None, None),
     ] {
         let change = SlotChange::Lane(change);
         assert_eq!(change.frees(), before);

@@ -211,8 +211,9 @@ impl Request for PunchChunk {
 pub struct GrantLane {
     /// The lane.
     pub target: LaneTarget,
-    /// Whether the descriptor allows writing.
-    pub writable: bool,
+    /// For stores by this mapping, a number that the session has not used before; `None`: for reading alone. Until the
+    /// session says that it is over ([`crate::coordination::NoteChange`]), or ends, kernels keep no pages of the lane.
+    pub mapping: Option<u64>,
 }
 
 /// A descriptor travels with this reply.
@@ -227,7 +228,7 @@ impl Request for GrantLane {
     type Reply = LaneGranted;
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
-        Some((&self.target, if self.writable { LaneRight::Both } else { LaneRight::Read }))
+        Some((&self.target, if self.mapping.is_some() { LaneRight::Both } else { LaneRight::Read }))
     }
 
     fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {
@@ -252,6 +253,8 @@ pub struct GrantPassthrough {
     pub passthrough: u64,
     /// Bytes of the file, all of which are in this lane.
     pub length: u64,
+    /// Whether the kernel may store into it: then other kernels keep no pages of the lane.
+    pub stores: bool,
 }
 
 impl Request for GrantPassthrough {
@@ -259,7 +262,7 @@ impl Request for GrantPassthrough {
     type Reply = LaneGranted;
 
     fn lane_right(&self) -> Option<(&LaneTarget, LaneRight)> {
-        Some((&self.target, LaneRight::Read))
+        Some((&self.target, if self.stores { LaneRight::Both } else { LaneRight::Read }))
     }
 
     fn with_permit(&self, permit: Option<Permit>) -> Option<Self> {

@@ -241,7 +241,8 @@ impl Request for EndWatch {
     type Reply = ();
 }
 
-/// Bytes of a lane were changed by stores into its memory: sessions that wait for that are to be notified.
+/// Bytes of a lane were changed by stores into its memory: sessions that wait for that are to be notified, and kernels
+/// that have yet to drop pages of them are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoteChange {
     /// The lane.
@@ -250,6 +251,8 @@ pub struct NoteChange {
     pub start: u64,
     /// Behind the last.
     pub end: u64,
+    /// The mapping for stores ([`crate::chunk::GrantLane`]) that is over by that.
+    pub over: Option<u64>,
 }
 
 impl Request for NoteChange {

@@ -4,6 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result, limits};
 use ramlace_wire::Layout;
@@ -18,6 +19,9 @@ use crate::coordination::changes::note_stores;
 use crate::coordination::locking::soon;
 use crate::fork::PerFork;
 use crate::names::inodes::Handle;
+
+/// The number of the next mapping for stores in this process.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// A reserved range of addresses, unmapped when it is dropped.
 ///
@@ -103,7 +107,8 @@ impl DerefMut for OwnBytes {
 pub struct Mapping {
     range: AddressRange,
     length: usize,
-    writable: bool,
+    /// By this number its servers know a mapping for stores.
+    number: Option<u64>,
     inode: InodeId,
     layout: Layout,
     /// Without a reference of its own, the last close of an unlinked file would free the memory under the
@@ -133,7 +138,7 @@ impl Mapping {
     /// Whether stores are allowed; otherwise a store ends the process.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        self.writable
+        self.number.is_some()
     }
 }
 
@@ -141,13 +146,14 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // No server has seen the stores: caches of the file are invalidated by the time of its last change,
         // and copies by the servers' numbers.
-        if self.writable
+        if self.is_writable()
             && let Some(handle) = self.open.get()
         {
             handle.session.touch(&handle.open);
             if !handle.session.is_ended() {
                 let whole = ByteRange { start: 0, end: self.length as u64 };
-                let _ = note_stores(handle, (self.inode, &self.layout), whole, soon());
+                // A server that does not hear of the end believes that there may be stores until the session ends.
+                let _ = note_stores(handle, (self.inode, &self.layout), whole, self.number, soon());
             }
         }
     }
@@ -218,22 +224,22 @@ impl File {
         let mapping = Mapping {
             range,
             length: bytes,
-            writable,
+            number: writable.then(|| NUMBERS.fetch_add(1, Ordering::Relaxed)),
             inode: self.inode(),
             layout: *self.layout(),
             open: PerFork::with(own),
         };
         for lane in 0..self.layout().width {
             if ramlace_layout::lane_length(self.layout(), lane, length) > 0 {
-                let descriptor = self.grant(handle, lane, length, writable)?;
+                let descriptor = self.grant(handle, lane, length, mapping.number)?;
                 self.stitch(&mapping, lane, &descriptor)?;
             }
         }
         Ok(mapping)
     }
 
-    /// A descriptor of a lane's file, if its server can give one.
-    fn grant(&self, handle: &Handle, lane: u16, file_bytes: u64, writable: bool) -> Result<OwnedFd> {
+    /// A descriptor of a lane's file, if its server can give one; for stores by a mapping of this number.
+    fn grant(&self, handle: &Handle, lane: u16, file_bytes: u64, mapping: Option<u64>) -> Result<OwnedFd> {
         let session = &handle.session;
         if !session.local() {
             return Err(Error::new(
@@ -245,7 +251,7 @@ impl File {
             .with_size(handle, |size| {
                 let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
                 let target = transfer.target(lane)?;
-                grant_lane(session, target, writable, session.deadline())
+                grant_lane(session, target, mapping, session.deadline())
             })
             .map_err(suggest_copy)?;
         let needed = ramlace_layout::lane_length(self.layout(), lane, file_bytes);
@@ -289,7 +295,7 @@ fn stitch_piece(
     descriptor: &OwnedFd,
 ) -> Result<()> {
     let mut rights = ProtFlags::READ;
-    rights.set(ProtFlags::WRITE, mapping.writable);
+    rights.set(ProtFlags::WRITE, mapping.is_writable());
     assert!(start + bytes <= mapping.length as u64, "a chunk lies within its file");
     // SAFETY: the piece lies within the reserved range, which is this mapping's alone and which
     // nobody uses yet.

@@ -125,7 +125,7 @@ fn read_range(
     for piece in &batch {
         let target = transfer.target_in(map, piece.lane);
         let grant =
-            || grant_lane(transfer.session, target, false, soon(transfer.session)).map(|granted| granted.0);
+            || grant_lane(transfer.session, target, None, soon(transfer.session)).map(|granted| granted.0);
         let lane = near.lane(target.lane.lane, map.epoch, target.generation, grant)?;
         if !used.contains(&target) {
             used.push(target);
@@ -138,14 +138,15 @@ fn read_range(
     Ok(())
 }
 
-/// A descriptor of a lane's file and the file's length, from a server of this machine.
+/// A descriptor of a lane's file and the file's length, from a server of this machine; for reading, or for stores by a
+/// mapping with this number.
 pub(crate) fn grant_lane(
     session: &Arc<Client>,
     target: LaneTarget,
-    writable: bool,
+    mapping: Option<u64>,
     deadline: Instant,
 ) -> Result<(OwnedFd, u64)> {
-    ask_for_file(session, target, &GrantLane { target, writable }, deadline)
+    ask_for_file(session, target, &GrantLane { target, mapping }, deadline)
 }
 
 /// Asks a server of this machine for a lane's file.

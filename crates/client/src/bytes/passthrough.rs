@@ -50,7 +50,8 @@ impl File {
 
     /// The kernel that has the file will also store into it.
     pub fn pass_through_for_writing(&self) -> Result<()> {
-        self.tell_home_of_kernel(true, false).map(drop).map_err(|error| self.tell(error))
+        let begun = self.tell_home_of_kernel(true, false);
+        begun.and_then(|begun| self.lane_of_kernel(&begun, true)).map(drop).map_err(|error| self.tell(error))
     }
 
     /// The kernel did not take the file. A home that cannot be reached assumes until the close that the
@@ -97,7 +98,7 @@ impl File {
             let map = session.map()?;
             let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
             let target = transfer.target_in(&map, 0);
-            let (file, _) = grant_lane(session, target, false, soon(session))?;
+            let (file, _) = grant_lane(session, target, None, soon(session))?;
             Ok(LaneHere { file, server: server_of(&map, target)? })
         })
     }
@@ -117,17 +118,21 @@ impl File {
     }
 
     fn try_passthrough(&self, write: bool) -> Result<LaneHere> {
+        let begun = self.tell_home_of_kernel(write, false)?;
+        self.lane_of_kernel(&begun, write).inspect_err(|_| self.take_back())
+    }
+
+    /// The memory of a file of which the home knows that the kernel has it.
+    fn lane_of_kernel(&self, begun: &PassthroughBegun, stores: bool) -> Result<LaneHere> {
         let handle = self.handle()?;
         let session = &handle.session;
-        let reply = self.tell_home_of_kernel(write, false)?;
         let map = session.map()?;
-        let size = Size { generation: reply.size.generation, size: reply.size.size };
+        let size = Size { generation: begun.size.generation, size: begun.size.size };
         let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
         let target = transfer.target_in(&map, 0);
-        let request = GrantPassthrough { target, passthrough: reply.number, length: size.size };
-        let granted = ask_for_file(session, target, &request, session.deadline())
-            .and_then(|(file, _)| Ok(LaneHere { file, server: server_of(&map, target)? }));
-        granted.inspect_err(|_| self.take_back())
+        let request = GrantPassthrough { target, passthrough: begun.number, length: size.size, stores };
+        let (file, _) = ask_for_file(session, target, &request, session.deadline())?;
+        Ok(LaneHere { file, server: server_of(&map, target)? })
     }
 }
 

@@ -285,7 +285,7 @@ fn a_descriptor_travels_with_its_reply() {
     let mut connection = server.connect();
     assert!(connection.is_local());
     server.memory().write(0, b"shared");
-    let request = GrantLane { target: target(), writable: true };
+    let request = GrantLane { target: target(), mapping: Some(1) };
     // Two grants among other requests, all of them in flight at once.
     for call in 0..4 {
         connection.send(header(Kind::Heartbeat, call * 2), &Heartbeat {}, &[], soon()).unwrap();
@@ -308,7 +308,7 @@ fn over_tcp_no_descriptor_travels() {
     let server = TestServer::tcp();
     let mut connection = server.connect();
     assert!(!connection.is_local());
-    let request = GrantLane { target: target(), writable: true };
+    let request = GrantLane { target: target(), mapping: Some(1) };
     connection.send(header(Kind::GrantLane, 1), &request, &[], soon()).unwrap();
     let failure = connection.receive::<GrantLane>(1, soon()).unwrap_err();
     assert_eq!((failure.error.kind(), failure.fatal), (ErrorKind::Unsupported, false));

@@ -361,7 +361,7 @@ fn descriptors_that_a_server_did_not_announce_are_closed() {
     for mut pipe in pipes {
         assert_eq!(pipe.read(&mut [0]).unwrap(), 0);
     }
-    let request = GrantLane { target: target(), writable: false };
+    let request = GrantLane { target: target(), mapping: None };
     connection.send(header(Kind::GrantLane, 4), &request, &[], soon()).unwrap();
     drop(_client);
     assert!(connection.receive::<GrantLane>(4, soon()).unwrap_err().fatal);

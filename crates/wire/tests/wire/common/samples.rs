@@ -508,9 +508,9 @@ fields! {
     ExtendChunk { write, size, from, sequence, outstanding }
     ChunkExtended { size }
     PunchChunk { target, offset, length }
-    GrantLane { target, writable }
+    GrantLane { target, mapping }
     LaneGranted { length }
-    GrantPassthrough { target, passthrough, length }
+    GrantPassthrough { target, passthrough, length, stores }
     AllocateLane { target, offset, length, keep_size }
     CountLane { target }
     LaneCounted { allocated }
@@ -611,7 +611,7 @@ fields! {
     WatchChange { inode, lane, start, end, since, wait }
     WatchAnswer { changed, number, inline }
     EndWatch { inode, lane, wait }
-    NoteChange { target, start, end }
+    NoteChange { target, start, end, over }
 
     LeaseName { parent, name, names, neighbours_max }
     NameLeased { found, names, attributes, directory, neighbours, is_all }

@@ -1,0 +1,145 @@
+"""Files whose memory programs of one machine store into without asking, while mounts of others have their pages.
+
+The library's views do that, and kernels that have files by passthrough (root).
+"""
+
+import os
+from collections.abc import Iterator
+
+import numpy
+import pytest
+
+import ramlace
+from conftest import NewPool
+from mount import Mount, NewMount, Program, mapping
+from passthrough import PassthroughPool, reading
+from pool import KIB, MIB, eventually
+
+PAGE = 4 * KIB
+SIZE = MIB
+PAGES = 24
+# Each writer has bytes of its own in each page: its number, and so on.
+STRIDE = 16
+TURNS, FEW_TURNS = 60, 10
+STORES = f"""
+def stores(view, own):
+    for turn in range(1, {TURNS} + 1):
+        for page in range({PAGES}):
+            for at in range(page * {PAGE} + own, (page + 1) * {PAGE}, {STRIDE}):
+                view[at] = turn
+        view.flush()
+"""
+
+
+@pytest.fixture
+def array(new_pool: NewPool, new_mount: NewMount) -> Iterator[tuple["ramlace.Array", Mount, Mount]]:
+    """An array of this machine, and two mounts of its pool."""
+    pool = new_pool(1, 64)
+    mounts = new_mount(pool), new_mount(pool)
+    with pool.connect() as connected, connected.array("/file", SIZE, "u1") as shared:
+        assert shared.is_shared
+        yield shared, *mounts
+
+
+# SEMANTICS 8.3
+def test_what_a_view_stores_is_seen_in_live_mappings_and_by_descriptors_that_have_read_before(
+    array: tuple["ramlace.Array", Mount, Mount],
+) -> None:
+    shared, mount, _ = array
+    view = shared.view()
+    with Program(reading(mount / "file")) as program:
+        for turn in range(1, 20):
+            at = turn * 97_003 % SIZE
+            seen = f"view[{at}], os.pread(file, 1, {at})[0]"
+            assert program.ask(seen) == (0, 0)
+            view[at] = turn
+            shared.publish()
+            assert program.ask(seen) == (turn, turn), turn
+        view[7] = 99
+        # Without that it takes a message or two.
+        eventually(lambda: program.ask("view[7], os.pread(file, 1, 7)[0]") == (99, 99))
+
+
+# SEMANTICS 8.7
+def test_stores_of_a_view_and_of_mounts_into_one_page_all_survive(array: tuple["ramlace.Array", Mount, Mount]) -> None:
+    shared, *mounts = array
+    view = shared.view()
+    with Program(mapping(mounts[0] / "file") + STORES) as one, Program(mapping(mounts[1] / "file") + STORES) as two:
+        one.begin("stores(view, 1)")
+        two.begin("stores(view, 2)")
+        for turn in range(1, 256):
+            for page in range(PAGES):
+                view[page * PAGE : (page + 1) * PAGE : STRIDE] = turn
+        one.hear()
+        two.hear()
+        check(view[: PAGES * PAGE], {0: 255, 1: TURNS, 2: TURNS})
+        shared.publish()
+        for mount in mounts:
+            check(numpy.fromfile(mount / "file", "u1", PAGES * PAGE), {0: 255, 1: TURNS, 2: TURNS})
+
+
+# SEMANTICS 8.7
+def test_writes_by_mounts_beside_what_a_view_stores_all_survive(array: tuple["ramlace.Array", Mount, Mount]) -> None:
+    shared, *mounts = array
+    view = shared.view()
+    descriptors = [os.open(mount / "file", os.O_RDWR) for mount in mounts]
+    try:
+        for turn in range(1, FEW_TURNS + 1):
+            for page in range(PAGES):
+                for own, descriptor in enumerate(descriptors, 1):
+                    os.pread(descriptor, 64, page * PAGE)
+                    os.pwrite(descriptor, bytes([turn]), page * PAGE + own)
+                view[page * PAGE] = turn
+                assert view[page * PAGE : page * PAGE + 3].tolist() == [turn] * 3
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    assert view[::PAGE][:PAGES].tolist() == [FEW_TURNS] * PAGES
+
+
+# SEMANTICS 8.7
+def test_kernels_keep_pages_again_when_the_view_has_ended(array: tuple["ramlace.Array", Mount, Mount]) -> None:
+    shared, mount, _ = array
+    view = shared.view()
+    view[:] = 5
+    with Program(reading(mount / "file")) as program:
+        assert program.ask("sum(view[:])") == 5 * SIZE
+        del view
+        shared.close()
+        assert program.ask("sum(view[:])") == 5 * SIZE
+        before = read_bytes(mount)
+        assert program.ask("sum(view[:])") == 5 * SIZE
+        assert read_bytes(mount) == before, "it reads its own pages"
+
+
+# SEMANTICS 90.4, 90.5
+@pytest.mark.needs_root
+def test_so_it_is_with_what_programs_store_into_a_file_that_a_kernel_has(passthrough: PassthroughPool) -> None:
+    content = passthrough.make()
+    (passthrough.there / "file").read_bytes()
+    with (
+        Program(mapping(passthrough.here / "file") + STORES) as direct,
+        Program(mapping(passthrough.there / "file") + STORES) as other,
+    ):
+        assert other.ask("view[100], os.pread(file, 1, 100)[0]") == (content[100],) * 2
+        direct.run(f"view[100] = {content[100] ^ 1}; os.fsync(file)")
+        assert other.ask("view[100], os.pread(file, 1, 100)[0]") == (content[100] ^ 1,) * 2
+        direct.run("view[100] = 0")
+        eventually(lambda: other.ask("view[100], os.pread(file, 1, 100)[0]") == (0, 0))
+        direct.begin("stores(view, 1)")
+        other.begin("stores(view, 2)")
+        direct.hear()
+        other.hear()
+        check(numpy.frombuffer(passthrough.bytes_of()[: PAGES * PAGE], "u1"), {1: TURNS, 2: TURNS})
+
+
+def check(found: "numpy.ndarray[tuple[int], numpy.dtype[numpy.uint8]]", expected: dict[int, int]) -> None:
+    """Check that the bytes of each writer are what it stored last."""
+    for own, last in expected.items():
+        wrong = numpy.flatnonzero(found[own::STRIDE] != last)
+        assert not wrong.size, f"{wrong.size} bytes of {own} are lost, the first in page {wrong[0] * STRIDE // PAGE}"
+
+
+def read_bytes(mount: Mount) -> int:
+    """Return the bytes that the pool's servers have sent."""
+    return sum(int(server["read_bytes"]) for server in mount.pool.status())
