@@ -255,6 +255,9 @@ pub const DATA_RECALL_MILLIS: u64 = 5_000;
 /// A holder that has not dropped bytes after this time, and waits for some of them itself, gets a new recall of
 /// the others.
 pub const DATA_RECALL_STUCK_MILLIS: u64 = 500;
+/// How long a kernel may use what it gets of memory into which others store without asking, unless somebody waits for
+/// its drop: without it, it would drop what it has read ahead before anybody reads it.
+pub const DATA_RECALL_HELD_MILLIS: u64 = 5;
 /// How long it is waited for while it writes pages back.
 pub const DATA_RECALL_WRITING_MILLIS: u64 = 30_000;
 /// A recall that follows others names bytes ahead, at most so many: a writer that streams waits less often.

@@ -159,6 +159,8 @@ struct Pending {
     erased: RangeSet,
     /// The part that others have changed since.
     outdated: RangeSet,
+    /// Its holder is told of it at this time, or with another one, or when somebody waits for it.
+    told_at: u64,
 }
 
 impl DataLeases {

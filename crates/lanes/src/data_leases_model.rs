@@ -156,7 +156,7 @@ impl World {
                 let waits = self.place.change(session(mount), start, &[value]);
                 let range = ByteRange { start, end: start + 1 };
                 self.place.leases.wrote_through(FILE, session(mount), range, &[value], 0);
-                self.recall_at_once(start, &[value]);
+                self.recall_in_a_moment(mount, start, &[value]);
                 self.writes.push((mount, page, value, waits));
             }
             Step::LibraryWrite(page) => {
@@ -182,8 +182,8 @@ impl World {
         self.place.bytes[whole(page).start as usize + SHARED_BYTE] = shared[page];
     }
 
-    /// Where somebody stores without asking, kernels are to drop at once what they get.
-    fn recall_at_once(&mut self, start: u64, bytes: &[u8]) {
+    /// Where somebody stores without asking, kernels are to drop in a moment what they get.
+    fn recall_in_a_moment(&mut self, mount: usize, start: u64, bytes: &[u8]) {
         if self.shared.is_some() {
             let here = &self.place.bytes;
             let range = ByteRange { start, end: start + bytes.len() as u64 };
@@ -193,8 +193,7 @@ impl World {
                 base[at..at + bytes.len()].copy_from_slice(bytes);
                 Ok(base)
             };
-            let nobody = SessionId::NONE;
-            self.place.leases.before_change(FILE, nobody, range, Change::Write, read, 0).unwrap();
+            self.place.leases.recall_in_a_moment((FILE, session(mount)), range, read, 0).unwrap();
         }
     }
 
@@ -245,7 +244,7 @@ impl World {
     fn load(&mut self, mount: usize, page: usize) -> &mut Kept {
         if self.kernels[mount][page].is_none() {
             let bytes = self.place.read_page(mount, page);
-            self.recall_at_once(whole(page).start, &bytes);
+            self.recall_in_a_moment(mount, whole(page).start, &bytes);
             self.kernels[mount][page] = Some(Kept { bytes, dirty: false });
             if let Some(call) = self.calls[mount].as_mut().filter(|call| call.page == page) {
                 call.read_again = true;
@@ -328,7 +327,7 @@ impl World {
                 self.place.change(session(mount), start, &[call.value]);
                 let range = ByteRange { start, end: start + 1 };
                 self.place.leases.wrote_through(FILE, session(mount), range, &[call.value], 0);
-                self.recall_at_once(start, &[call.value]);
+                self.recall_in_a_moment(mount, start, &[call.value]);
                 call.at = Stage::Applied;
             }
             Stage::Applied => {

@@ -92,6 +92,51 @@ fn what_a_kernel_has_written_through_is_recalled_from_it_however_it_came() {
     assert_eq!(place.change(session(1), 0, &[3]).len(), 1);
 }
 
+// SEMANTICS 8.3
+#[test]
+fn what_is_recalled_in_a_moment_is_told_then_or_with_another_recall_or_when_somebody_waits() {
+    let mut place = Place_::new();
+    let later = limits::DATA_RECALL_HELD_MILLIS;
+    let recall = |place: &mut Place_, page| {
+        place.read_page(0, page);
+        let read: ReadNow<'_> = &mut |range| Ok(vec![0; range.length() as usize]);
+        place.leases.recall_in_a_moment((FILE, session(0)), whole(page), read, place.now).unwrap();
+    };
+    assert_eq!(place.leases.told_at(session(0), 0), None);
+    recall(&mut place, 0);
+    recall(&mut place, 1);
+    assert_eq!(place.leases.told_at(session(0), 0), Some(later));
+    let told = place.leases.unacknowledged(session(0), 0);
+    assert_eq!(
+        told.iter().map(|recall| (recall.start, recall.end)).collect::<Vec<_>>(),
+        [(whole(0).start, whole(0).end), (whole(1).start, whole(1).end)]
+    );
+    let waits = place.change(session(1), whole(1).start, &[7]);
+    assert_eq!(waits, [told[1].number], "nothing is recalled twice");
+    assert_eq!(place.leases.told_at(session(0), 0), Some(0), "somebody waits");
+    assert_eq!(place.leases.told_at(session(0), told[1].number), None);
+    place.now = 10;
+    recall(&mut place, 2);
+    assert_eq!(place.leases.told_at(session(0), told[1].number), Some(10 + later));
+}
+
+// SEMANTICS 8.7, 116
+#[test]
+fn a_page_that_was_written_whole_after_a_drop_keeps_its_base_when_that_drop_is_acknowledged() {
+    let mut place = Place_::new();
+    place.read_page(0, 0);
+    let first = place.change(session(1), 5, &[7]);
+    // The kernel has dropped the page, and its program writes all of it before the server hears of the drop.
+    let mut page = vec![1; PAGE_BYTES as usize];
+    place.change(session(0), 0, &page);
+    place.leases.wrote_through(FILE, session(0), whole(0), &page, 0);
+    place.change(session(1), 6, &[8]);
+    place.leases.acknowledge(session(0), &EndRecalls::of_done(&first));
+    page[9] = 9;
+    place.write_back(0, 0, &page).unwrap();
+    assert_eq!(place.bytes[5..10], [1, 8, 1, 1, 9]);
+}
+
 #[test]
 fn publishing_waits_for_pages_that_somebody_else_has_recalled() {
     let mut place = Place_::new();

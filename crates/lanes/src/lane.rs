@@ -85,7 +85,7 @@ impl Lane {
     }
 
     pub(crate) fn begin_passthrough(&mut self, number: u64, stores: bool) {
-        self.passthrough = number;
+        self.passthrough = self.passthrough.max(number);
         self.passthrough_stores |= stores;
     }
 

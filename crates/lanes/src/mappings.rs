@@ -115,10 +115,11 @@ mod tests {
         let lane = LaneId { inode: InodeId(70), lane: 0 };
         let mut table = LaneTable::default();
         table.apply(&LaneChange::Begun { lane, generation: Generation(1), loss: None });
-        for (number, stores, is_stored_into) in [(1, false, false), (2, true, true), (3, false, true)] {
+        for (number, stores, is_stored_into) in [(1, false, false), (3, false, false), (2, true, true)] {
             table.apply(&table.begin_passthrough(lane, number, stores).unwrap().unwrap());
-            assert_eq!(table.is_stored_into(lane), is_stored_into);
+            assert_eq!(table.is_stored_into(lane), is_stored_into, "also where the later one comes first");
         }
+        assert_eq!(table.begin_passthrough(lane, 2, true).unwrap(), None);
         table.apply(&table.end_passthroughs(lane, 2).unwrap());
         assert!(table.is_stored_into(lane), "the last may store as well, as far as is known");
         table.apply(&table.end_passthroughs(lane, 3).unwrap());

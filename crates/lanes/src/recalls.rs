@@ -57,14 +57,65 @@ impl DataLeases {
         }
         self.recall_owned(place, by, &recalled, now);
         self.keep_bases(place, by, ranges, change, read, now)?;
-        Ok(self.waits(place, by, &recalled))
+        let waits = self.waits(place, by, &recalled);
+        self.tell_now(&waits);
+        Ok(waits)
+    }
+
+    /// Bytes that a session's kernel has just got may be changed by stores that nobody announces: it drops them in a
+    /// moment, and what it has got is the base of its pages.
+    pub fn recall_in_a_moment(
+        &mut self,
+        (place, session): (Place, SessionId),
+        range: ByteRange,
+        read: ReadNow<'_>,
+        now: u64,
+    ) -> Result<()> {
+        let holes = self.leases.get(&place).and_then(|leases| leases.get(&session));
+        let before = self.last_number;
+        if let Some(part) = holes.and_then(|holes| holes.missing(whole_pages(range))) {
+            self.recall(place, session, part, now);
+        }
+        self.keep_bases(place, SessionId::NONE, &[range], Change::Write, read, now)?;
+        // With many copies there is no moment to lose.
+        if self.base_bytes() <= limits::DATA_BASE_BYTES_MAX / 2 {
+            for (_, pending) in self.recalls.range_mut(before + 1..) {
+                pending.told_at = now + limits::DATA_RECALL_HELD_MILLIS;
+            }
+        }
+        Ok(())
+    }
+
+    /// The recalls of a place whose holders have yet to drop pages, whoever waits for them.
+    #[must_use]
+    pub fn left_at(&self, place: Place) -> Vec<u64> {
+        let left = self.pending_at(place, WHOLE).filter(|(number, _)| self.is_left(*number));
+        left.map(|(number, _)| number).collect()
+    }
+
+    /// Whether a recall is one of those.
+    #[must_use]
+    pub fn is_left(&self, number: u64) -> bool {
+        self.recalls.get(&number).is_some_and(|pending| !pending.fenced && !self.is_excused(pending))
+    }
+
+    /// Somebody waits for these.
+    fn tell_now(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.told_at > 0) {
+                pending.told_at = 0;
+                self.notices += 1;
+            }
+        }
     }
 
     /// Bytes were changed by an earlier attempt of the request: returns the recalls from others of that time
     /// that are not over. Anything read since is up to date.
     pub fn recalled_before(&mut self, place: Place, by: SessionId, range: ByteRange, now: u64) -> Vec<u64> {
         self.recall_from_returning(place, by, false, now);
-        self.waits(place, by, &[range])
+        let waits = self.waits(place, by, &[range]);
+        self.tell_now(&waits);
+        waits
     }
 
     fn recall_from_others(&mut self, place: Place, by: SessionId, pages: ByteRange, now: u64) {
@@ -170,13 +221,23 @@ impl DataLeases {
     /// Recalls that a session still has to acknowledge, above a number, as many as one answer holds.
     #[must_use]
     pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
-        let numbers = self.of.get(&session).into_iter().flat_map(|of| of.range(above.saturating_add(1)..));
+        let numbers = self.numbers_above(session, above);
         let recall = |number: &u64| {
             let Pending { place: (inode, lane), range: ByteRange { start, end }, .. } =
                 *self.recalls.get(number)?;
             Some(DataRecall { number: *number, inode, lane, start, end })
         };
         numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(recall).collect()
+    }
+
+    /// When a session is to be told of its recalls above a number, of all together; `None`: there are none.
+    #[must_use]
+    pub fn told_at(&self, session: SessionId, above: u64) -> Option<u64> {
+        self.numbers_above(session, above).filter_map(|number| Some(self.recalls.get(number)?.told_at)).min()
+    }
+
+    fn numbers_above(&self, session: SessionId, above: u64) -> impl Iterator<Item = &u64> {
+        self.of.get(&session).into_iter().flat_map(move |of| of.range(above.saturating_add(1)..))
     }
 
     /// When the next holder's time is over, or something is to be recalled again.
@@ -282,6 +343,7 @@ impl DataLeases {
             dropped,
             erased,
             outdated,
+            told_at: 0,
         };
         self.recalls.insert(number, pending);
         self.at.entry(place).or_default().insert(number, range);

@@ -4,7 +4,7 @@ use ramlace_base::{ByteRange, Result, SessionId};
 
 use super::bases::{merge, with_bytes};
 use super::{DataLeases, ReadNow, Stored};
-use crate::pages::{PAGE_BYTES, WHOLE, pages_of, whole_pages};
+use crate::pages::{PAGE_BYTES, WHOLE, inner_pages, pages_of, whole_pages};
 use crate::ranges::RangeSet;
 use crate::watches::Place;
 
@@ -52,6 +52,17 @@ impl DataLeases {
             self.note_drops(place, session);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
+        self.wrote_whole(place, session, inner_pages(range));
+    }
+
+    /// Of pages that are written whole nothing is from before: an older recall's end must not take their base along.
+    fn wrote_whole(&mut self, place: Place, session: SessionId, pages: ByteRange) {
+        self.each_base(place, session, pages, |_| None);
+        for number in self.numbers_at(place, pages) {
+            if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {
+                pending.erased.remove(pages);
+            }
+        }
     }
 
     /// Whether no other session has pages of these bytes, and the base of the session's own is what is there.

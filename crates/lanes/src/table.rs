@@ -200,8 +200,9 @@ impl LaneTable {
     pub fn begin_passthrough(&self, lane: LaneId, number: u64, stores: bool) -> Result<Option<LaneChange>> {
         let Some(known) = self.get(lane) else { return Ok(None) };
         known.check_passthrough(lane, number)?;
-        let begun = LaneChange::PassthroughBegun { lane, number, stores };
-        Ok((number > known.passthrough).then_some(begun))
+        // Of two mounts the later one may be heard first.
+        let is_news = number > known.passthrough || (stores && !known.passthrough_stores);
+        Ok(is_news.then_some(LaneChange::PassthroughBegun { lane, number, stores }))
     }
 
     /// A session's program is to have the lane's file, to store into it.

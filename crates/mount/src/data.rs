@@ -362,7 +362,7 @@ impl PoolFileSystem {
         let open = self.handles.get(number)?;
         open.finish_open(&self.versions, &self.handles);
         if open.passthrough {
-            self.passthrough.publish(open.file.inode())?;
+            self.passthrough.publish_all(open.file.inode())?;
         }
         self.await_published(open.file.inode())?;
         match open.file.sync() {

@@ -65,7 +65,7 @@ impl PoolFileSystem {
         let opened = self.handles.get(number).and_then(|open| {
             open.finish_open(&self.versions, &self.handles);
             if open.passthrough {
-                self.passthrough.publish(inode)?;
+                self.passthrough.publish_all(inode)?;
             }
             Ok(open)
         });

@@ -170,9 +170,16 @@ impl PassthroughFiles {
 
     /// Reports stores to the home that it does not know of.
     pub(crate) fn publish(&self, inode: InodeId) -> Result<()> {
-        let Some(entry) = self.find(inode) else { return Ok(()) };
-        let kept = entry.state.lock().writer();
-        kept.map_or(Ok(()), |kept| kept.publish())
+        self.writer_of(inode).map_or(Ok(()), |kept| kept.publish())
+    }
+
+    /// What was stored so far is seen everywhere from now on, also what left no trace in the time of the lane's file.
+    pub(crate) fn publish_all(&self, inode: InodeId) -> Result<()> {
+        self.writer_of(inode).map_or(Ok(()), |kept| kept.publish_all())
+    }
+
+    fn writer_of(&self, inode: InodeId) -> Option<Kept> {
+        self.find(inode)?.state.lock().writer()
     }
 
     /// Whether there is passthrough at all: then stores of the kernel may be reported after the last request.
@@ -254,7 +261,17 @@ impl Kept {
     /// Reports stores to the home that were made since the lane's file had no modification time, which is how
     /// its server leaves it.
     fn publish(&self) -> Result<()> {
-        let Some(at) = time_of_stores(&self.lane)? else { return Ok(()) };
+        match time_of_stores(&self.lane)? {
+            None => Ok(()),
+            at => self.report(at),
+        }
+    }
+
+    fn publish_all(&self) -> Result<()> {
+        self.report(time_of_stores(&self.lane)?)
+    }
+
+    fn report(&self, at: Option<Timestamp>) -> Result<()> {
         match self.file.publish_stores(at) {
             // The file was removed: there is no time to report any more.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -79,8 +79,10 @@ impl Server {
         }
         let readable = self.readable_of(&map, request, range, true)?;
         match &readable {
-            Readable::Staged(bytes) => self.recall_at_once(lane, range.start, bytes)?,
-            _ => self.recall_at_once(lane, range.start, &vec![0; range.length() as usize])?,
+            Readable::Staged(bytes) => self.recall_in_a_moment(header.session, lane, range.start, bytes)?,
+            _ => {
+                self.recall_in_a_moment(header.session, lane, range.start, &vec![0; range.length() as usize])?
+            }
         }
         Ok((readable, false))
     }
@@ -232,7 +234,7 @@ impl Server {
     }
 
     /// Whether large data may be received into its place: no other client has pages there, or waits for a
-    /// page to store into, and none that the session's kernel has of it is recalled at once.
+    /// page to store into, and none that the session's kernel has of it is recalled in a moment.
     fn may_write_in_place(&self, request: &WriteChunk, session: SessionId, range: ByteRange) -> Result<bool> {
         let (LaneTarget { lane, slot, .. }, origin) = (request.target, request.origin);
         let place = place_of(lane);
@@ -293,7 +295,11 @@ impl Server {
         match received {
             // The base of its kernel's pages was noted in the middle of the write. It is repeated as a whole,
             // and then the base has its bytes.
-            Ok(()) if through && self.data.has_yet_to_drop(place_of(target.lane), header.session, range) => {
+            Ok(())
+                if through
+                    && (self.data.has_yet_to_drop(place_of(target.lane), header.session, range)
+                        || self.is_stored_into(target.slot, target.lane)) =>
+            {
                 let text = "others have changed pages of this write while it arrived";
                 Ok(Err(Error::new(ErrorKind::Retry, text).into()))
             }
@@ -385,7 +391,7 @@ impl Server {
         }
         self.note_written(place_of(lane), session, range, bytes, request.origin);
         if is_stored_into && request.origin == WriteOrigin::Through {
-            self.recall_at_once(lane, range.start, bytes)?;
+            self.recall_in_a_moment(session, lane, range.start, bytes)?;
         }
         self.finish_write(target, range, write_id(header))
     }

@@ -34,7 +34,8 @@ impl Server {
                     return news;
                 }
                 let again = async {
-                    match self.delegations.tells_again_at(session) {
+                    let data = self.data.tells_at(session, request.received);
+                    match self.delegations.tells_again_at(session).into_iter().chain(data).min() {
                         Some(at) => sleep_until(at.into()).await,
                         None => std::future::pending().await,
                     }

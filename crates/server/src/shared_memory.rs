@@ -2,7 +2,7 @@
 //! file by passthrough.
 //!
 //! Nobody could recall what kernels keep of such a lane when a store happens. So they keep nothing: what a kernel had is
-//! recalled before the memory is given out, and what it gets from then on is recalled with the answer. Until it has
+//! recalled before the memory is given out, and what it gets from then on is recalled a moment later. Until it has
 //! dropped that, it may store into it as well; so the bytes that it got are the base of its pages, and only what differs from
 //! them is written, byte by byte: between two of these bytes another program may just be storing.
 
@@ -21,22 +21,27 @@ impl Server {
     /// dropped what they had of it before.
     pub async fn before_stores(&self, call: &Call, lane: LaneId) -> Outcome<()> {
         // What they had stored is merged with what is here: nobody else has changed that yet.
-        let recalls = self.recall_before(SessionId::NONE, lane, &[ALL], Change::Stored)?;
+        self.recall_before(SessionId::NONE, lane, &[ALL], Change::Stored)?;
         self.log_pages()?;
-        if recalls.is_empty() {
-            return Ok(());
+        // Also those for which a write would not wait: their pages have no base.
+        let left = self.data.leases.borrow().left_at(place_of(lane));
+        if !left.is_empty() {
+            self.data.changed.notify_waiters();
+            self.data.pass_all(&left).await;
         }
-        self.data.changed.notify_waiters();
-        self.data.pass(&recalls).await;
-        self.check_session(call.session)?;
-        // A kernel that cannot drop its pages yet goes on with what is here now.
-        let here = ByteRange { start: 0, end: self.lane_length(lane)? };
-        self.recall_before(SessionId::NONE, lane, &[here], Change::Write)?;
-        Ok(self.log_pages()?)
+        // What arrives in its place would overwrite what is stored meanwhile. It comes again.
+        while self.lane_desk.stop_write_backs(lane, ALL, SessionId::NONE).await {}
+        Ok(self.check_session(call.session)?)
     }
 
-    /// A kernel has got these bytes of a lane that is stored into without asking: it is to drop them again.
-    pub fn recall_at_once(&self, lane: LaneId, start: u64, bytes: &[u8]) -> Result<()> {
+    /// A kernel has got these bytes of a lane that is stored into without asking: it is to drop them in a moment.
+    pub fn recall_in_a_moment(
+        &self,
+        session: SessionId,
+        lane: LaneId,
+        start: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
         let range = ByteRange { start, end: start + bytes.len() as u64 };
         let mut store = self.store.borrow_mut();
         // Stores go on: the base is what the kernel has got, not what is here a moment later.
@@ -51,12 +56,7 @@ impl Server {
             Ok(base)
         };
         let (place, now) = (place_of(lane), self.data.now());
-        let recalls = self.data.change_leases(|leases| {
-            leases.before_change(place, SessionId::NONE, range, Change::Write, read, now)
-        })?;
-        if !recalls.is_empty() {
-            self.data.changed.notify_waiters();
-        }
+        self.data.change_leases(|leases| leases.recall_in_a_moment((place, session), range, read, now))?;
         drop(store);
         self.log_pages()
     }

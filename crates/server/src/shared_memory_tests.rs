@@ -34,7 +34,7 @@ async fn store(two: &Two, at: u64, bytes: &'static [u8]) {
 
 // SEMANTICS 8.7
 #[test]
-fn what_a_kernel_gets_of_memory_that_is_stored_into_is_recalled_at_once_and_stores_of_both_survive() {
+fn what_a_kernel_gets_of_memory_that_is_stored_into_is_recalled_and_stores_of_both_survive() {
     run(async {
         let mut two = mapped().await;
         let mut page = two.keep(0, PAGE as u32).await;

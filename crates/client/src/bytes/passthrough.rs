@@ -50,8 +50,7 @@ impl File {
 
     /// The kernel that has the file will also store into it.
     pub fn pass_through_for_writing(&self) -> Result<()> {
-        let begun = self.tell_home_of_kernel(true, false);
-        begun.and_then(|begun| self.lane_of_kernel(&begun, true)).map(drop).map_err(|error| self.tell(error))
+        self.try_for_writing().map_err(|error| self.tell(error))
     }
 
     /// The kernel did not take the file. A home that cannot be reached assumes until the close that the
@@ -60,11 +59,14 @@ impl File {
         let _ = self.tell_home_of_kernel(false, true);
     }
 
-    /// Reports that the kernel's mappings were stored into, at this time by this machine's clock: to the
-    /// home, unless it knows of a later change, and to the sessions that wait for a change of the bytes.
-    pub fn publish_stores(&self, at: Timestamp) -> Result<()> {
+    /// Reports that the kernel's mappings may have been stored into, and if that is known at which time by this machine's
+    /// clock: to the home, unless it knows of a later change, to the sessions that wait for a change of the bytes, and to
+    /// those whose kernels have pages of them.
+    pub fn publish_stores(&self, at: Option<Timestamp>) -> Result<()> {
         let handle = self.handle()?;
-        if at > self.refresh(self.handle()?)?.attributes.changed {
+        if let Some(at) = at
+            && at > self.refresh(self.handle()?)?.attributes.changed
+        {
             handle.open.put_back(at);
             self.sync()?;
         }
@@ -115,6 +117,19 @@ impl File {
             handle.open.with_kernel.store(false, Ordering::Release);
         }
         Ok(reply)
+    }
+
+    /// Where it fails, the home and the lane believe that the kernel stores.
+    fn try_for_writing(&self) -> Result<()> {
+        let mut backoff = Backoff::new(self.handle()?.session.deadline());
+        loop {
+            let begun = self.tell_home_of_kernel(true, false)?;
+            match self.lane_of_kernel(&begun, true) {
+                // The file was truncated meanwhile.
+                Err(error) if error.kind() == ErrorKind::Retry => backoff.pause_after(error)?,
+                other => return other.map(drop),
+            }
+        }
     }
 
     fn try_passthrough(&self, write: bool) -> Result<LaneHere> {

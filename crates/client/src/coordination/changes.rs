@@ -308,14 +308,19 @@ pub(crate) fn note_stores(
 ) -> Result<()> {
     let size = handle.open.size();
     let range = range.intersection(ByteRange { start: 0, end: size.size });
+    let notify = |lane, (start, end)| {
+        let file = (inode, layout);
+        let transfer = Transfer::of(file, Pages::None, handle, size, Direction::Write, Memory::none());
+        let target = transfer.target(lane)?;
+        handle.session.ask(target.slot, &NoteChange { target, start, end, over }, deadline)
+    };
+    let mut outcome = Ok(());
     for lane in 0..layout.width {
         let ByteRange { start, end } = ramlace_layout::lane_span(layout, lane, range);
         if start < end || over.is_some() {
-            let file = (inode, layout);
-            let transfer = Transfer::of(file, Pages::None, handle, size, Direction::Write, Memory::none());
-            let target = transfer.target(lane)?;
-            handle.session.ask(target.slot, &NoteChange { target, start, end, over }, deadline)?;
+            // Where one server does not answer the others are told all the same.
+            outcome = outcome.and(notify(lane, (start, end)));
         }
     }
-    Ok(())
+    outcome
 }

@@ -52,9 +52,19 @@ impl DataDesk {
         self.leases.borrow().is_idle()
     }
 
-    /// The recalls above a number that a session still has to acknowledge.
+    /// The recalls above a number that a session still has to acknowledge; none while all of them may wait for a moment.
     pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
-        self.leases.borrow().unacknowledged(session, above)
+        let leases = self.leases.borrow();
+        match leases.told_at(session, above) {
+            Some(at) if at > self.now() => Vec::new(),
+            _ => leases.unacknowledged(session, above),
+        }
+    }
+
+    /// When it is told of them.
+    pub fn tells_at(&self, session: SessionId, above: u64) -> Option<Instant> {
+        let at = self.leases.borrow().told_at(session, above)?;
+        Some(self.began + Duration::from_millis(at))
     }
 
     /// Whether an answer has to wait for one of these.
@@ -66,6 +76,11 @@ impl DataDesk {
     /// Waits until no answer to a change has to wait for these any more.
     pub async fn pass(&self, numbers: &[u64]) {
         self.pass_while(numbers, DataLeases::is_waited).await;
+    }
+
+    /// Waits until these are over, whoever else has to wait for them.
+    pub async fn pass_all(&self, numbers: &[u64]) {
+        self.pass_while(numbers, DataLeases::is_left).await;
     }
 
     /// Waits until no answer to a publisher has to wait for these any more.
