@@ -124,13 +124,8 @@ def marked(expression: str) -> Words:
 
 
 def parallel(workers: int) -> Words:
-    """Return pytest's words for so many processes, each with whole files."""
+    """Return pytest's words for so many processes: whole files, or parts (tests/system/conftest.py)."""
     return ("-n", str(workers), "--dist", "loadfile")
-
-
-def parted(workers: int) -> Words:
-    """Return pytest's words for so many processes of system tests, whose conftest.py parts and orders them."""
-    return ("-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 def pytest(*words: str) -> Words:
@@ -177,10 +172,10 @@ def system_as_root(round_: Round, group: str, *words: str, files: Words = (SYSTE
 
 def pools(round_: Round) -> None:
     """Run what starts real pools from Python."""
-    system_as_user(round_, "not alone", *parted(WORKERS))
+    system_as_user(round_, "not alone", *parallel(WORKERS))
     package = pytest(*marked("not alone"), *parallel(PACKAGE_WORKERS), PACKAGE)
     side_by_side(
-        lambda: system_as_root(round_, "not alone", *parted(WORKERS)),
+        lambda: system_as_root(round_, "not alone", *parallel(WORKERS)),
         lambda: round_.run("tests of the Python package", package),
     )
 

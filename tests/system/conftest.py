@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from mount import first_mount, fuse, here, new_mount, second_mount, there
 from mpi_library import mpi
@@ -45,29 +48,34 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         raise pytest.UsageError(done.stderr)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let no test be lost: the file of one that runs in another group must name its mark. Then part them."""
+    """Let no test be lost: the file of one that runs in another group must name its mark. Then order them."""
     texts = {path: path.read_text() for path in {item.path for item in items}}
     for item in items:
         for mark in item.iter_markers():
             name = f"mark.{mark.name}"
             if mark.name in GROUPS and name not in texts[item.path]:
                 raise pytest.UsageError(f"{item.nodeid} is marked, and its file does not say `{name}`")
-    part_among_processes(items)
-
-
-def part_among_processes(items: list[pytest.Item]) -> None:
-    """Give each process whole files, and the parts of a file that the file names by `xdist_group`.
-
-    Those that are named take minutes and begin first, so that none is left alone at the end; then the largest files.
-    """
-    named = {item for item in items if item.get_closest_marker("xdist_group")}
-    for item in items:
-        if item not in named:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    # What takes minutes begins first, so that no process is left alone with it at the end; then the largest files.
+    lengthy = {item.path for item in items if item.get_closest_marker("lengthy")}
     sizes = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item not in named, -sizes[item.path], str(item.path)))
+    items.sort(key=lambda item: (item.path not in lengthy, -sizes[item.path], str(item.path)))
+
+
+class Parts(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives a process whole files, and of a file that is parted by a parameter the tests with one value of it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return the part to which a test belongs: a parameter parts its file if its name begins so."""
+        file, _, test = nodeid.partition("::")
+        return " ".join([file, *re.findall(r"part \w+", test)])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Parts:
+    """Return what gives tests to processes, in the order of their collection."""
+    config.option.loadscopereorder = False
+    return Parts(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

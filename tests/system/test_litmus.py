@@ -11,7 +11,7 @@ from litmus import COHERENT, FORBIDDEN, LONG, MODES, PUBLISHED, RELAXED, STRICT,
 from mount import Mount
 from pool import Pool
 
-pytestmark = pytest.mark.both
+pytestmark = [pytest.mark.both, pytest.mark.lengthy]
 
 RUNS = 100
 # So often; where programs refresh again and again each run takes longer.

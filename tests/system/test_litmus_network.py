@@ -18,7 +18,7 @@ from machines import Lab, Network
 from mount import Mount
 from pool import KIB, binary
 
-pytestmark = pytest.mark.needs_root
+pytestmark = [pytest.mark.needs_root, pytest.mark.lengthy]
 
 PAGE = 4 * KIB
 SERVERS, MOUNTS = 3, 3
@@ -95,10 +95,7 @@ def machines(fuse: None, runtime: Path) -> Iterator[Machines]:
 
 
 # SEMANTICS 124.1, 136.4
-@pytest.mark.parametrize(
-    "count",
-    [pytest.param(count, marks=pytest.mark.xdist_group(f"litmus {count}")) for count in ([2, 3] if LONG else [3])],
-)
+@pytest.mark.parametrize("count", [2, 3] if LONG else [3])
 @pytest.mark.parametrize("mode", MODES)
 def test_nor_is_one_seen_over_a_network(machines: Machines, program: Path, mode: str, count: int) -> None:
     mounts = machines.mounts[mode][:count]

@@ -44,6 +44,8 @@ SHAPES = {
 # From 1 MiB on a mount with --passthrough hands it over where it has no holes.
 SHAPES_OF_KERNELS = {"mapped": Shape(2 * MIB, 1, 9 * MIB, 3 * MIB)}
 
+pytestmark = pytest.mark.lengthy
+
 
 @dataclass
 class File:
@@ -220,9 +222,7 @@ class File:
 
 
 # SEMANTICS 29.1, 61.1, 62.1
-@pytest.mark.parametrize(
-    "shape", [pytest.param(shape, marks=pytest.mark.xdist_group(f"fsx {shape}")) for shape in SHAPES]
-)
+@pytest.mark.parametrize("shape", [pytest.param(shape, id=f"part {shape}") for shape in SHAPES])
 @pytest.mark.parametrize("seed", range(12 if IS_LONG else 2))
 def test_a_file_that_is_changed_by_every_door_is_what_a_bytearray_holds(
     shared_pool: Pool, place: str, here: Path, there: Path, shape: str, seed: int
@@ -232,7 +232,6 @@ def test_a_file_that_is_changed_by_every_door_is_what_a_bytearray_holds(
 
 # SEMANTICS 89.3
 @pytest.mark.parametrize("seed", range(12 if IS_LONG else 2))
-@pytest.mark.xdist_group("fsx mapped")
 @pytest.mark.needs_root
 def test_a_file_that_kernels_map_is_what_a_bytearray_holds(
     shared_pool: Pool, place: str, there: Path, new_mount: NewMount, seed: int

@@ -32,7 +32,7 @@ def writes(file, view, own):
     for turn in range(1, {TURNS} + 1):
         for page in range({PAGES}):
             for at in range(page * {PAGE} + own, (page + 1) * {PAGE}, {STRIDE}):
-                if at % ({STRIDE} * 32) == own:
+                if at % {PAGE} == own:
                     os.pwrite(file, bytes([turn]), at)
                 else:
                     view[at] = turn

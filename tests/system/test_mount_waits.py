@@ -24,7 +24,7 @@ from litmus import COHERENT, LONG, OPTIONS, RELAXED, STRICT
 from mount import REFRESH, Mount, Program
 from pool import MIB, Pool, eventually
 
-pytestmark = pytest.mark.both
+pytestmark = [pytest.mark.both, pytest.mark.lengthy]
 
 SOURCE = Path(__file__).parent / "litmus" / "waits.c"
 FILE_BYTES = (16 + 16 + 128 + 8) * 4096

@@ -57,6 +57,9 @@ impl DataLeases {
 
     /// Of pages that are written whole nothing is from before: an older recall's end must not take their base along.
     fn wrote_whole(&mut self, place: Place, session: SessionId, pages: ByteRange) {
+        if pages.is_empty() {
+            return;
+        }
         self.each_base(place, session, pages, |_| None);
         for number in self.numbers_at(place, pages) {
             if let Some(pending) = self.recalls.get_mut(&number).filter(|pending| pending.holder == session) {

@@ -71,7 +71,7 @@ fn everything_goes_on_when_lanes_take_another_permit() {
         assert!(read(&file, 0, 8 << 20) == pattern(8 << 20, 1));
         renewed();
         // Also requests that are never repeated as a whole: those that report a kernel's stores.
-        file.publish_stores(Timestamp { nanos: 0 }).unwrap();
+        file.publish_stores(Some(Timestamp { nanos: 0 })).unwrap();
     }
     assert_eq!(pool.done(Kind::NoteChange), 4);
 }
