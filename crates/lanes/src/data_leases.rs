@@ -159,7 +159,7 @@ struct Pending {
     erased: RangeSet,
     /// The part that others have changed since.
     outdated: RangeSet,
-    /// Its holder is told of it at this time, or with another one, or when somebody waits for it.
+    /// Its holder is told of it at this time, or with a later one, or when somebody waits for it.
     told_at: u64,
 }
 

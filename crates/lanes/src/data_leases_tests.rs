@@ -94,7 +94,7 @@ fn what_a_kernel_has_written_through_is_recalled_from_it_however_it_came() {
 
 // SEMANTICS 8.3
 #[test]
-fn what_is_recalled_in_a_moment_is_told_then_or_with_another_recall_or_when_somebody_waits() {
+fn what_is_recalled_in_a_moment_is_told_then_or_before_a_later_one_or_when_somebody_waits() {
     let mut place = Place_::new();
     let later = limits::DATA_RECALL_HELD_MILLIS;
     let recall = |place: &mut Place_, page| {
@@ -115,9 +115,15 @@ fn what_is_recalled_in_a_moment_is_told_then_or_with_another_recall_or_when_some
     assert_eq!(waits, [told[1].number], "nothing is recalled twice");
     assert_eq!(place.leases.told_at(session(0), 0), Some(0), "somebody waits");
     assert_eq!(place.leases.told_at(session(0), told[1].number), None);
+    let numbers = |place: &Place_, now| -> Vec<u64> {
+        place.leases.told_by(session(0), 0, now).iter().map(|recall| recall.number).collect()
+    };
+    assert_eq!(numbers(&place, 0), [told[0].number, told[1].number], "and so is what comes before it");
     place.now = 10;
     recall(&mut place, 2);
     assert_eq!(place.leases.told_at(session(0), told[1].number), Some(10 + later));
+    assert_eq!(numbers(&place, 9 + later).len(), 2);
+    assert_eq!(numbers(&place, 10 + later).len(), 3);
 }
 
 // SEMANTICS 8.7, 116

@@ -230,7 +230,19 @@ impl DataLeases {
         numbers.take(limits::EVENTS_PER_ANSWER_MAX).filter_map(recall).collect()
     }
 
-    /// When a session is to be told of its recalls above a number, of all together; `None`: there are none.
+    /// Those of which the session is told by now: a number that is told brings all below it.
+    #[must_use]
+    pub fn told_by(&self, session: SessionId, above: u64, now: u64) -> Vec<DataRecall> {
+        let is_due = |number: &&u64| self.recalls.get(number).is_some_and(|pending| pending.told_at <= now);
+        let Some(last) = self.numbers_above(session, above).filter(is_due).last().copied() else {
+            return Vec::new();
+        };
+        let mut told = self.unacknowledged(session, above);
+        told.retain(|recall| recall.number <= last);
+        told
+    }
+
+    /// When a session is told of its next recall above a number; `None`: there is none.
     #[must_use]
     pub fn told_at(&self, session: SessionId, above: u64) -> Option<u64> {
         self.numbers_above(session, above).filter_map(|number| Some(self.recalls.get(number)?.told_at)).min()

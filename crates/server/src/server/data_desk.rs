@@ -52,16 +52,12 @@ impl DataDesk {
         self.leases.borrow().is_idle()
     }
 
-    /// The recalls above a number that a session still has to acknowledge; none while all of them may wait for a moment.
+    /// The recalls above a number that a session still has to acknowledge; but those that may wait for a moment.
     pub fn unacknowledged(&self, session: SessionId, above: u64) -> Vec<DataRecall> {
-        let leases = self.leases.borrow();
-        match leases.told_at(session, above) {
-            Some(at) if at > self.now() => Vec::new(),
-            _ => leases.unacknowledged(session, above),
-        }
+        self.leases.borrow().told_by(session, above, self.now())
     }
 
-    /// When it is told of them.
+    /// When it is told of the next.
     pub fn tells_at(&self, session: SessionId, above: u64) -> Option<Instant> {
         let at = self.leases.borrow().told_at(session, above)?;
         Some(self.began + Duration::from_millis(at))
