@@ -58,8 +58,8 @@ fn pages_that_are_read_while_such_a_write_arrives_are_dropped_before_it_is_answe
         program.begin_write(header, &to_lane(&two, 0, WriteOrigin::Beside), &[b'n'; LARGE]).await;
         gate.drained().await;
         two.keep(3 * PAGE as u64, PAGE as u32).await;
-        gate.let_pass(usize::MAX);
         assert_eq!(two.recalled().await.data.len(), 1, "its own page");
+        gate.let_pass(usize::MAX);
         assert!(waits(&mut two.changer, program.connection.read_request()).await);
         two.end_all().await;
         program.answer::<ChunkWritten>().await.unwrap();
