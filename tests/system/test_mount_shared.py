@@ -3,6 +3,7 @@
 The library's views do that, and kernels that have files by passthrough (root).
 """
 
+import signal
 from collections.abc import Iterator
 
 import numpy
@@ -107,6 +108,21 @@ def test_what_mounts_have_stored_before_a_view_begins_is_there(
         program.run("view[2] = 2; view.flush()")
         assert view[:3].tolist() == [5, 1, 2]
         eventually(lambda: program.ask("list(view[:3]), list(view[-2:])") == ([5, 1, 2], [5, 1]))
+
+
+# SEMANTICS 118.1
+def test_a_view_waits_for_a_mount_that_does_not_answer_for_a_while(new_pool: NewPool, new_mount: NewMount) -> None:
+    pool = new_pool(1, 64)
+    mount = new_mount(pool)
+    with pool.connect() as connected, connected.array("/file", SIZE, "u1") as shared:
+        assert numpy.fromfile(mount / "file", "u1").sum() == 0
+        mount.daemon.send(signal.SIGSTOP)
+        try:
+            view = shared.view()
+            view[7] = 7
+        finally:
+            mount.daemon.send(signal.SIGCONT)
+        assert numpy.fromfile(mount / "file", "u1").sum() == 7
 
 
 # SEMANTICS 8.7

@@ -52,7 +52,10 @@ impl DataLeases {
             self.note_drops(place, session);
         }
         self.each_base(place, session, whole_pages(range), |base| Some(with_bytes(base, offset, bytes)));
-        self.wrote_whole(place, session, inner_pages(range));
+        // A small file's home may yet refuse the write.
+        if place.1.is_some() {
+            self.wrote_whole(place, session, inner_pages(range));
+        }
     }
 
     /// Of pages that are written whole nothing is from before: an older recall's end must not take their base along.

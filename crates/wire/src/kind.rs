@@ -93,11 +93,11 @@ messages! {
     /// Free a range of one lane.
     PunchChunk = 0x0203, LANE.changes().waits_for_holders();
     /// A descriptor of the lane's file, for a client on the same machine.
-    GrantLane = 0x0204, LANE.brings_descriptor().own_deadline();
+    GrantLane = 0x0204, LANE.brings_descriptor().own_deadline().waits_for_holders();
     /// Take the memory of a lane's first bytes.
     AllocateLane = 0x0205, LANE.changes();
     /// The lane's file, for a kernel that reads and maps it.
-    GrantPassthrough = 0x0206, LANE.brings_descriptor().own_deadline();
+    GrantPassthrough = 0x0206, LANE.brings_descriptor().own_deadline().waits_for_holders();
     /// How much memory a lane holds.
     CountLane = 0x0207, LANE;
     /// Where the next data, or the next hole, of a lane begins.
@@ -242,7 +242,7 @@ messages! {
     /// Wait for that no longer.
     EndWatch = 0x070d, SESSION;
     /// Bytes of a lane were changed by stores into its memory.
-    NoteChange = 0x070e, LANE.or_of_home();
+    NoteChange = 0x070e, LANE.waits_for_holders().or_of_home();
 
     /// Where a name leads, with leases.
     LeaseName = 0x0710, USER;

@@ -153,7 +153,7 @@ impl Drop for Mapping {
             if !handle.session.is_ended() {
                 let whole = ByteRange { start: 0, end: self.length as u64 };
                 // A server that does not hear of the end believes that there may be stores until the session ends.
-                let _ = note_stores(handle, (self.inode, &self.layout), whole, self.number, soon());
+                let _ = note_stores(handle, (self.inode, &self.layout), whole, self.number, soon);
             }
         }
     }

@@ -293,18 +293,18 @@ impl File {
 
     /// Notifies the servers of these bytes that they were changed by stores into their memory.
     pub(crate) fn note_stores(&self, handle: &Handle, range: ByteRange) -> Result<()> {
-        note_stores(handle, (self.inode(), self.layout()), range, None, handle.session.deadline())
+        note_stores(handle, (self.inode(), self.layout()), range, None, || handle.session.deadline())
     }
 }
 
 /// Notifies the servers of some bytes of a file that they were changed by stores into their memory, and that a mapping
-/// of all lanes is over.
+/// of all lanes is over. Each of them has the time until a deadline of its own.
 pub(crate) fn note_stores(
     handle: &Handle,
     (inode, layout): (InodeId, &Layout),
     range: ByteRange,
     over: Option<u64>,
-    deadline: Instant,
+    deadline: impl Fn() -> Instant,
 ) -> Result<()> {
     let size = handle.open.size();
     let range = range.intersection(ByteRange { start: 0, end: size.size });
@@ -312,7 +312,7 @@ pub(crate) fn note_stores(
         let file = (inode, layout);
         let transfer = Transfer::of(file, Pages::None, handle, size, Direction::Write, Memory::none());
         let target = transfer.target(lane)?;
-        handle.session.ask(target.slot, &NoteChange { target, start, end, over }, deadline)
+        handle.session.ask(target.slot, &NoteChange { target, start, end, over }, deadline())
     };
     let mut outcome = Ok(());
     for lane in 0..layout.width {
