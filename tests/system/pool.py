@@ -280,7 +280,7 @@ class Pool:
         for role in ("supervisor", "child"):
             process = self.process(role, server)
             process.send(signal.SIGKILL)
-            eventually(partial(_ended, process.pid))
+            assert eventually(partial(_ended, process.pid))
 
     def await_restart(self, server: int, restarts: int) -> None:
         """Wait until a server has been started again so many times, and answers."""

@@ -336,7 +336,7 @@ def test_what_df_says_that_one_file_can_have_it_gets(
             filler = make_file_on(running, pool, "filler", {1})
             with pool.open(filler, "r+b", buffering=0) as file:
                 file.write(pattern(2, each * MIB // 2))
-            eventually(lambda: os.statvfs(mount.directory).f_bavail < (promised - 3 * MIB) // 4096)
+            assert eventually(lambda: os.statvfs(mount.directory).f_bavail < (promised - 3 * MIB) // 4096)
             promised, done = fill_up("rest")
             assert promised < servers * each * MIB * 0.6 < pool.statfs().free_bytes + done
             assert promised - log_bytes - servers * 2 * MIB <= done <= promised, f"{done} of {promised} bytes"

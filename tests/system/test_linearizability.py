@@ -288,7 +288,7 @@ def test_who_is_left_is_linearizable_when_a_machine_dies(
     try:
         left = [scene.begin(other, "map call", "map call") for other in pairs["strict"]]
         lost = [scene.begin(mount, "map call", "map call") for _ in range(2)]
-        eventually(lambda: all(log.exists() for log in lost))
+        assert eventually(lambda: all(log.exists() for log in lost))
         time.sleep(random.Random(turn).random() / 5)
         mount.daemon.send(signal.SIGKILL)
         for program in scene.programs[:2]:
