@@ -2,11 +2,17 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mount import Mount
 from pool import Pool, Process, binary, eventually
 
 SCRIPT = """#!/bin/sh
@@ -132,6 +138,13 @@ class Network:
             ip("-n", name, "link", "set", "card", "up")
             ip("-n", name, "link", "set", "lo", "up")
 
+    def cut(self, name: str) -> None:
+        """Pull the cable out of a machine's card."""
+        ip("-n", self.bridge, "link", "set", f"port{self.names.index(name)}", "down")
+
+    def mend(self, name: str) -> None:
+        ip("-n", self.bridge, "link", "set", f"port{self.names.index(name)}", "up")
+
     def remove(self) -> None:
         for name in (self.bridge, *self.names):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
@@ -139,3 +152,54 @@ class Network:
     def received(self, name: str) -> int:
         words = ["ip", "netns", "exec", name, "cat", "/sys/class/net/card/statistics/rx_bytes"]
         return int(subprocess.run(words, capture_output=True, check=True).stdout)
+
+
+@contextmanager
+def joined(*names: str) -> Iterator[Network]:
+    """Machines of these names on one network; where none can be made the test is skipped."""
+    for word, package in (("ip", "iproute2"), ("nsenter", "util-linux")):
+        if not shutil.which(word):
+            pytest.skip(f"the command {word} ({package}) is missing")
+    network = Network(names)
+    try:
+        try:
+            network.make()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"this machine makes no network namespaces: {error.stderr.decode().strip()}")
+        yield network
+    finally:
+        network.remove()
+
+
+# Runs a command in a network and in all other namespaces of its caller, so that its mounts are everybody's.
+INSIDE = """#!/bin/sh
+exec nsenter --net=/run/netns/{machine} '{binary}' "$@"
+"""
+
+
+class Reached:
+    """A pool with a server on each of some machines, and mounts on others, which reach it by the network alone."""
+
+    def __init__(self, root: Path, network: Network, servers: int, stack: ExitStack) -> None:
+        self.network = network
+        self.servers, self.machines = network.names[:servers], network.names[servers:]
+        self._root, self._stack = root, stack
+        self.lab = Lab(root, self.servers)
+        stack.callback(self.lab.close)
+        self.lab.write_transport("ip netns exec $host")
+        lines = [f"{name} memory=64MiB advertise={network.addresses[name]}\n" for name in self.servers]
+        self.lab.lines = "".join(lines)
+        self.lab.starter.run(*self.lab.words, program=self._inside(self.machines[0]))
+
+    def mount(self, machine: str, *words: str) -> Mount:
+        """Mount the pool on a machine, for as long as it is there."""
+        mount = Mount(self.lab.starter, *words, variables={"RAMLACE_LOCAL": "off"}, program=self._inside(machine))
+        self._stack.callback(mount.close)
+        return mount
+
+    def _inside(self, machine: str) -> str:
+        """Return the program that is the command on a machine."""
+        path = self._root / f"on-{machine}"
+        path.write_text(INSIDE.format(machine=machine, binary=binary()))
+        path.chmod(0o700)
+        return str(path)

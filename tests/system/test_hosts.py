@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from machines import Lab, Network, ip, version
+from machines import Lab, Network, ip, joined, version
 from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually, pattern
 
 HELLO = '{"answer": "hello", "version": "VERSION", "protocol": 1}'
@@ -479,16 +479,8 @@ def test_down_leaves_a_hosts_next_pool_of_that_name_alone(lab: Lab) -> None:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    if not shutil.which("ip"):
-        pytest.skip("the command ip (iproute2) is missing")
-    made = Network(tuple(f"r{letter}{os.getpid()}" for letter in "abc"))
-    try:
-        made.make()
-    except subprocess.CalledProcessError as error:
-        made.remove()
-        pytest.skip(f"this machine makes no network namespaces: {error.stderr.decode().strip()}")
-    yield made
-    made.remove()
+    with joined(*(f"r{letter}{os.getpid()}" for letter in "abc")) as made:
+        yield made
 
 
 @pytest.fixture

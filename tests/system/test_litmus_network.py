@@ -5,7 +5,6 @@ Network namespaces are made by root: an ordinary user runs the same races on mou
 
 import itertools
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from litmus import COHERENT, FORBIDDEN, LONG, MODES, PUBLISHED, RELAXED, STRICT, build, calls_of, forbidden, race
-from machines import Lab, Network
+from machines import Reached, joined
 from mount import Mount
-from pool import KIB, binary
+from pool import KIB
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.lengthy]
 
@@ -26,10 +25,6 @@ RUNS = 100 if LONG else 10
 # So often; relaxed programs refresh again and again.
 TURNS = 30 if LONG else 1
 TURNS_RELAXED = 6 if LONG else 1
-# Runs a command in a network and in all other namespaces of its caller, so that its mounts are everybody's.
-INSIDE = """#!/bin/sh
-exec nsenter --net=/run/netns/{machine} '{binary}' "$@"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -41,34 +36,16 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Machines:
     """Three machines with a server each, and three with a mount of each mode each."""
 
-    def __init__(self, root: Path, network: Network, stack: ExitStack) -> None:
-        self.network = network
-        self.servers, machines = network.names[:SERVERS], network.names[SERVERS:]
-        lab = Lab(root, self.servers)
-        stack.callback(lab.close)
-        lab.write_transport("ip netns exec $host")
-        lab.lines = "".join(f"{name} memory=64MiB advertise={network.addresses[name]}\n" for name in self.servers)
-        starter = root / "starter"
-        self.write(starter, machines[0])
-        lab.starter.run(*lab.words, program=str(starter))
+    def __init__(self, pool: Reached) -> None:
+        self.pool = pool
         self.mounts: dict[str, list[Mount]] = {}
-        for mode, machine in itertools.product((STRICT, COHERENT, RELAXED), machines):
-            self.write(root / machine, machine)
-            variables = {"RAMLACE_LOCAL": "off"}
-            mount = Mount(lab.starter, "--mode", mode, variables=variables, program=str(root / machine))
-            stack.callback(mount.close)
-            self.mounts.setdefault(mode, []).append(mount)
+        for mode, machine in itertools.product((STRICT, COHERENT, RELAXED), pool.machines):
+            self.mounts.setdefault(mode, []).append(pool.mount(machine, "--mode", mode))
         self.mounts[PUBLISHED] = self.mounts[COHERENT]
-
-    @staticmethod
-    def write(path: Path, machine: str) -> None:
-        """Write the program that is the command on a machine."""
-        path.write_text(INSIDE.format(machine=machine, binary=binary()))
-        path.chmod(0o700)
 
     def crossed(self) -> int:
         """Bytes that came to the servers by their cards."""
-        return sum(self.network.received(name) for name in self.servers)
+        return sum(self.pool.network.received(name) for name in self.pool.servers)
 
     def watch(self) -> None:
         """Begin the time of all watchdogs anew."""
@@ -78,20 +55,13 @@ class Machines:
 
 @pytest.fixture(scope="module")
 def machines(fuse: None, runtime: Path) -> Iterator[Machines]:
-    for word, package in (("ip", "iproute2"), ("nsenter", "util-linux")):
-        if not shutil.which(word):
-            pytest.skip(f"the command {word} ({package}) is missing")
-    network = Network(tuple(f"l{number}x{runtime.name[-8:]}" for number in range(SERVERS + MOUNTS)))
     root = runtime / "n"
     root.mkdir()
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, root)
-        stack.callback(network.remove)
-        try:
-            network.make()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"this machine makes no network namespaces: {error.stderr.decode().strip()}")
-        yield Machines(root, network, stack)
+        names = [f"l{number}x{runtime.name[-8:]}" for number in range(SERVERS + MOUNTS)]
+        network = stack.enter_context(joined(*names))
+        yield Machines(Reached(root, network, SERVERS, stack))
 
 
 # SEMANTICS 124.1, 136.4

@@ -110,7 +110,7 @@ def test_what_mounts_have_stored_before_a_view_begins_is_there(
         assert eventually(lambda: program.ask("list(view[:3]), list(view[-2:])") == ([5, 1, 2], [5, 1]))
 
 
-# SEMANTICS 118.1
+# SEMANTICS 118.1, 118.2
 def test_a_view_waits_for_a_mount_that_does_not_answer_for_a_while(new_pool: NewPool, new_mount: NewMount) -> None:
     pool = new_pool(1, 64)
     mount = new_mount(pool)
@@ -122,8 +122,8 @@ def test_a_view_waits_for_a_mount_that_does_not_answer_for_a_while(new_pool: New
             view[7] = 7
         finally:
             mount.daemon.send(signal.SIGCONT)
-        # It learns of it by a message, which is on its way (118.2).
-        assert eventually(lambda: numpy.fromfile(mount / "file", "u1").sum() == 7)
+        # It has not received the recall yet, perhaps; its open asks.
+        assert numpy.fromfile(mount / "file", "u1").sum() == 7
 
 
 # SEMANTICS 8.7
@@ -139,6 +139,37 @@ def test_kernels_keep_pages_again_when_the_view_has_ended(array: tuple["ramlace.
         before = read_bytes(mount)
         assert program.ask("sum(view[:])") == 5 * SIZE
         assert read_bytes(mount) == before, "it reads its own pages"
+
+
+# SEMANTICS 131.1
+def test_doctor_says_who_stores_without_asking(array: tuple["ramlace.Array", Mount, Mount]) -> None:
+    shared, mount, _ = array
+    view = shared.view()
+    [place] = mount.pool.json("doctor", "/file")["places"]
+    [who] = place["storers"]
+    assert who.endswith("]"), "it has a session"
+    assert not place["passed_through"]
+    said = mount.pool.run("doctor", "/file").stdout.decode()
+    assert f"{who} stores into its memory without asking" in said, said
+    everywhere = mount.pool.json("status", "--leases")["leases"]["places"]
+    assert [found["storers"] for found in everywhere if found["inode"] == place["inode"]] == [[who]]
+    del view
+    shared.close()
+    assert eventually(lambda: not mount.pool.json("doctor", "/file")["places"])
+    assert "no program stores into its memory" in mount.pool.run("doctor", "/file").stdout.decode()
+
+
+# SEMANTICS 131.1
+@pytest.mark.needs_root
+def test_doctor_says_that_a_kernel_stores_without_asking(passthrough: PassthroughPool) -> None:
+    passthrough.make()
+    with Program(mapping(passthrough.here / "file")):
+        [place] = passthrough.pool.json("doctor", "/file")["places"]
+        assert (place["storers"], place["passed_through"]) == ([], True)
+        assert (
+            "a mount with --passthrough stores into its memory"
+            in passthrough.pool.run("doctor", "/file").stdout.decode()
+        )
 
 
 # SEMANTICS 90.4, 90.5

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from c_programs import compile_c, flags
-from machines import Lab, Network
+from machines import Lab, Network, joined
 from mpi_library import VARIABLES, Mpi, temporary
 from pool import MIB, PATIENCE_SECONDS, binary
 
@@ -114,36 +114,29 @@ class Machines:
 
 @pytest.fixture
 def machines() -> Iterator[Machines]:
-    if not shutil.which("ip"):
-        pytest.skip("the command ip (iproute2) is missing")
-    root = Path(tempfile.mkdtemp(prefix="rm-"))
-    network = Network(tuple(f"m{letter}{os.getpid()}" for letter in "abc"))
-    try:
-        network.make()
-    except subprocess.CalledProcessError as error:
-        network.remove()
-        shutil.rmtree(root)
-        pytest.skip(f"this machine makes no network namespaces: {error.stderr.decode().strip()}")
-    *hosts, _ = network.names
-    lab = Lab(root, tuple(hosts))
-    made = Machines(lab, network, root / "on", root / "agent")
-    words = {"root": root, "on": made.on, "first": hosts[0], "second": hosts[1]}
-    made.on.write_text(ON.format(**words))
-    made.agent.write_text(AGENT.format(**words, first_address=network.addresses[hosts[0]]))
-    for host in network.names:
-        (root / host).mkdir(exist_ok=True)
-        (root / host / "id").write_text(f"{uuid.uuid4()}\n")
-    for script in (made.on, made.agent):
-        script.chmod(0o700)
-    lab.write_transport(f"'{made.on}' $host")
-    lab.lines = "".join(f"{host} memory=192MiB servers=2 advertise={network.addresses[host]}\n" for host in hosts)
-    try:
-        made.run(network.names[2], binary(), "--pool", lab.name, *lab.words, XDG_RUNTIME_DIR=str(lab.starter.runtime))
-        yield made
-    finally:
-        lab.close()
-        network.remove()
-        shutil.rmtree(root)
+    with joined(*(f"m{letter}{os.getpid()}" for letter in "abc")) as network:
+        *hosts, _ = network.names
+        root = Path(tempfile.mkdtemp(prefix="rm-"))
+        lab = Lab(root, tuple(hosts))
+        made = Machines(lab, network, root / "on", root / "agent")
+        words = {"root": root, "on": made.on, "first": hosts[0], "second": hosts[1]}
+        made.on.write_text(ON.format(**words))
+        made.agent.write_text(AGENT.format(**words, first_address=network.addresses[hosts[0]]))
+        for host in network.names:
+            (root / host).mkdir(exist_ok=True)
+            (root / host / "id").write_text(f"{uuid.uuid4()}\n")
+        for script in (made.on, made.agent):
+            script.chmod(0o700)
+        lab.write_transport(f"'{made.on}' $host")
+        lines = [f"{host} memory=192MiB servers=2 advertise={network.addresses[host]}\n" for host in hosts]
+        lab.lines = "".join(lines)
+        try:
+            command = (binary(), "--pool", lab.name, *lab.words)
+            made.run(network.names[2], *command, XDG_RUNTIME_DIR=str(lab.starter.runtime))
+            yield made
+        finally:
+            lab.close()
+            shutil.rmtree(root)
 
 
 # With MPICH ranks sometimes wait for ever in MPI_Finalize (UCX), where one machine has several boot ids.

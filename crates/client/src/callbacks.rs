@@ -54,6 +54,11 @@ pub trait DataLeases: Send + Sync {
     /// this incarnation. The same call is made when the pool has forgotten the server: then others have its
     /// slots, and nobody waits.
     fn forgotten(&self, server: ServerId, life: u64);
+
+    /// Nothing was heard of a server for so long that it may have stopped waiting for this process, and let others
+    /// change bytes: what is cached of it must be dropped, as far as it is believed without asking. What was recalled is
+    /// still to be ended.
+    fn unheard(&self, server: ServerId);
 }
 
 /// The callbacks for recalls, for all sessions of the process: a kernel's pages may outlive the session under

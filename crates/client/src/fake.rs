@@ -112,6 +112,8 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Data {
     pub(crate) life: u64,
+    /// For how long the request has waited that is being answered.
+    waited_millis: u32,
     pub(crate) recalls: Vec<(ServerId, DataRecall)>,
     pub(crate) ended: EndRecalls,
     /// By server: up to which recall it was asked whether all see it.
@@ -131,7 +133,7 @@ impl Data {
         let here = self.recalls.iter().filter(|(id, recall)| *id == server && recall.number > poll.received);
         let data: Vec<DataRecall> = here.map(|(_, recall)| *recall).collect();
         let is_some = !data.is_empty() || poll.life != self.life;
-        (News { data, life: self.life, ..News::default() }, is_some)
+        (News { data, life: self.life, waited_millis: self.waited_millis, ..News::default() }, is_some)
     }
 
     fn write(&mut self, origin: WriteOrigin) -> u64 {
@@ -274,15 +276,17 @@ async fn talk(id: ServerId, mut connection: Connection, state: &Mutex<State>) {
         if state.lock().silent.contains(&id) {
             std::future::pending::<()>().await;
         }
+        let received = Instant::now();
         if header.kind == Kind::Listen {
             let poll: Listen = decode_body(header.kind, &body).unwrap();
-            let over = Instant::now() + Duration::from_millis(limits::LISTEN_MILLIS_MAX);
+            let over = received + Duration::from_millis(limits::LISTEN_MILLIS_MAX);
             while Instant::now() < over && !state.lock().news(id, &header, &poll).1 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
         let answer = {
             let mut state = state.lock();
+            state.data.waited_millis = received.elapsed().as_millis() as u32;
             let answering = AssertUnwindSafe(|| state.answer(id, &header, &body, &data));
             let answer = catch_unwind(answering).unwrap_or_else(|_| {
                 state.misuse(format!("{:?} makes no sense to plain collections", header.kind));

@@ -113,11 +113,13 @@ impl Listener {
                     let late = begun + Duration::from_millis(LATE_MILLIS);
                     let lost = begun + Duration::from_millis(LOST_MILLIS);
                     server.note_poll(Some(begun));
-                    let news =
-                        roundtrip_unless_late(&mut asked.link, header, &asked.next, late, lost, || {
-                            server.note_answer(false);
-                        });
-                    stream = self.receive(*asked, &server, header.epoch, news);
+                    let unheard = server.heard().ends_at().map_or(lost, |at| at.min(lost));
+                    let mut note_late = || server.note_answer(false);
+                    let mut give_up = || self.give_up_when_unheard(&server);
+                    let late: &mut [(Instant, &mut dyn FnMut())] =
+                        &mut [(late, &mut note_late), (unheard, &mut give_up)];
+                    let news = roundtrip_unless_late(&mut asked.link, header, &asked.next, late, lost);
+                    stream = self.receive(*asked, &server, (begun, header.epoch), news);
                     if stream.is_none() {
                         server.note_poll(None);
                     }
@@ -136,6 +138,9 @@ impl Listener {
             // table.
             client.waits.fail_all(error);
             client.waits.wake_all(|_| true);
+            if client.server(self.server).is_ok_and(|server| server.heard().end()) {
+                self.give_up(&client);
+            }
             return if client.waits.slots().is_empty() { Step::End } else { Step::Pause(PAUSE_OF_WAITS) };
         }
         if self.is_forgotten(&client) {
@@ -143,6 +148,9 @@ impl Listener {
             self.move_waits(&client);
             client.stop_listening_to(self.server);
             return Step::End;
+        }
+        if let Ok(server) = client.server(self.server) {
+            self.give_up_when_unheard(&server);
         }
         let stream = match stream {
             Some(stream) => stream,
@@ -182,8 +190,8 @@ impl Listener {
     /// Connects. The server may have restarted, so nothing of before is acknowledged. The first request is
     /// answered at once: it displaces older ones, and what is asked afterwards misses no event.
     fn begin(&self, client: &Arc<Client>) -> Result<Stream> {
-        let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
         let server = client.server(self.server)?;
+        let deadline = connects_until(&server);
         let link = client.connect(&server, deadline).map_err(|failure| failure.error)?;
         let next = Listen { leases: client.has_leases(), acknowledged: 0, received: 0, life: NO_LIFE };
         Ok(Stream { link, next, is_new: true })
@@ -193,11 +201,16 @@ impl Listener {
     fn after_failure(&self, client: &Arc<Client>, failures: u32) -> Step {
         let waits = client.waits_at(self.server);
         if waits || failures.is_multiple_of(FAILURES_PER_LOOK) {
-            let deadline = Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX);
+            let server = client.server(self.server);
+            let deadline = server.map_or_else(|_| usual_deadline(), |server| connects_until(&server));
             let _ = client.refresh_map_without(Some(self.server), deadline);
         }
         self.move_waits(client);
-        Step::Pause(if waits { PAUSE_OF_WAITS } else { PAUSE })
+        let pause = if waits { PAUSE_OF_WAITS } else { PAUSE };
+        let Ok(server) = client.server(self.server) else { return Step::Pause(pause) };
+        self.give_up_when_unheard(&server);
+        let left = server.heard().ends_at().map(|at| at.saturating_duration_since(Instant::now()));
+        Step::Pause(left.map_or(pause, |left| left.min(pause)))
     }
 
     /// Whether the server was forgotten: its slots belong to others for good.
@@ -206,8 +219,31 @@ impl Listener {
         map.and_then(|map| Some(map.server(self.server)?.forgotten)).unwrap_or_default()
     }
 
-    /// Handles a reply; returns the connection with the next request, if there is to be one.
-    fn receive(&self, stream: Stream, server: &Server, epoch: Epoch, news: Result<News>) -> Option<Stream> {
+    /// Drops what is cached of the server's bytes, if nothing was heard of it for so long that it may have stopped
+    /// waiting for this process.
+    fn give_up_when_unheard(&self, server: &Server) {
+        if server.heard().gives_up(Instant::now())
+            && let Some(client) = self.client.upgrade()
+        {
+            self.give_up(&client);
+        }
+    }
+
+    fn give_up(&self, client: &Client) {
+        if let Some(leases) = client.callbacks.data_leases.get() {
+            leases.unheard(self.server);
+        }
+    }
+
+    /// Handles a reply to a request that was sent after `begun`; returns the connection with the next request, if
+    /// there is to be one.
+    fn receive(
+        &self,
+        stream: Stream,
+        server: &Server,
+        (begun, epoch): (Instant, Epoch),
+        news: Result<News>,
+    ) -> Option<Stream> {
         let client = self.client.upgrade()?;
         let news = match news {
             Ok(news) => news,
@@ -219,6 +255,9 @@ impl Listener {
             }
         };
         server.note_answer(true);
+        // This thread may have been stopped since it sent the request.
+        self.give_up_when_unheard(server);
+        let heard = heard_as_of(begun, &news);
         let (Stream { link, next, is_new }, life) = (stream, news.life);
         if is_new && self.ask_for_waits(&client).is_err() {
             return None;
@@ -243,6 +282,9 @@ impl Listener {
         client.want_back(&news.delegations);
         if next.leases {
             client.pass_on_data_recalls(self.server, life, &news.data);
+            if let Some(as_of) = heard {
+                server.heard().note(as_of);
+            }
             client.renewals.note_done(self.server, (life, epoch), newest);
         }
         if let Some(map) = news.map {
@@ -298,4 +340,21 @@ impl Listener {
             }
         }
     }
+}
+
+/// The moment up to which no recall of bytes is missing in an answer, if that has room for all.
+fn heard_as_of(begun: Instant, news: &News) -> Option<Instant> {
+    let is_all = news.data.len() < limits::EVENTS_PER_ANSWER_MAX;
+    let waited = Duration::from_millis(u64::from(news.waited_millis));
+    is_all.then(|| begun + waited.min(begun.elapsed()))
+}
+
+fn usual_deadline() -> Instant {
+    Instant::now() + Duration::from_millis(CONNECT_MILLIS_MAX)
+}
+
+/// Until when to wait for a connection: not beyond the time at which what is cached has to go.
+fn connects_until(server: &Server) -> Instant {
+    let usual = usual_deadline();
+    server.heard().ends_at().map_or(usual, |at| at.min(usual))
 }

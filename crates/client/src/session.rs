@@ -4,6 +4,7 @@ pub(crate) mod behind;
 pub(crate) mod calls;
 pub(crate) mod descriptors;
 pub(crate) mod exchange;
+pub(crate) mod heard;
 pub(crate) mod heart;
 pub(crate) mod holders;
 pub(crate) mod judging;

@@ -52,6 +52,12 @@ pub struct Waits {
 }
 
 impl Held {
+    /// One of which no session has anything.
+    #[must_use]
+    pub fn by_nobody(place: Place) -> Held {
+        Held { place, holders: BTreeMap::new(), waits: Vec::new(), fought: Vec::new() }
+    }
+
     /// The order in which places are shown: those with most activity first.
     #[must_use]
     pub fn weight(&self) -> (usize, u64) {

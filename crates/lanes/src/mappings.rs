@@ -48,6 +48,11 @@ impl Mappings {
         self.of.is_empty()
     }
 
+    /// Which lanes are mapped by whom; both may come several times.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneId, SessionId)> + '_ {
+        self.of.iter().map(|(lane, mapping)| (*lane, mapping.session))
+    }
+
     /// Whose they are; a session may come several times.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
         self.of.iter().map(|(_, mapping)| mapping.session)
@@ -99,6 +104,8 @@ mod tests {
         begin(&mut table, lane(1), mapping(1, 2));
         begin(&mut table, lane(1), mapping(2, 1));
         assert!(!table.is_stored_into(lane(0)) && table.is_stored_into(lane(1)));
+        let by = [1, 1, 2].map(|session| (lane(1), Some(SessionId([session; 16]))));
+        assert!(table.stored_into().eq(by));
         table.apply(&table.end_mapping(lane(1), mapping(1, 1)).unwrap());
         assert_eq!(table.end_mapping(lane(1), mapping(1, 1)), None);
         assert!(table.is_stored_into(lane(1)) && table.knows(SessionId([1; 16])));
@@ -118,6 +125,7 @@ mod tests {
         for (number, stores, is_stored_into) in [(1, false, false), (3, false, false), (2, true, true)] {
             table.apply(&table.begin_passthrough(lane, number, stores).unwrap().unwrap());
             assert_eq!(table.is_stored_into(lane), is_stored_into, "also where the later one comes first");
+            assert!(table.stored_into().eq(is_stored_into.then_some((lane, None))));
         }
         assert_eq!(table.begin_passthrough(lane, 2, true).unwrap(), None);
         table.apply(&table.end_passthroughs(lane, 2).unwrap());

@@ -87,6 +87,13 @@ impl LaneTable {
         self.mappings.has(lane) || self.get(lane).is_some_and(|lane| lane.passthrough_stores)
     }
 
+    /// The lanes whose memory somebody stores into without asking, and who: the session of a program that maps it, which
+    /// may come several times; `None`: a kernel.
+    pub fn stored_into(&self) -> impl Iterator<Item = (LaneId, Option<SessionId>)> + '_ {
+        let by_kernels = self.iter().filter(|(_, lane)| lane.passthrough_stores).map(|(id, _)| (id, None));
+        self.mappings.iter().map(|(id, session)| (id, Some(session))).chain(by_kernels)
+    }
+
     /// Whether a kernel may map the lane.
     #[must_use]
     pub fn has_passthrough(&self, lane: LaneId) -> bool {

@@ -16,6 +16,7 @@ use ramlace_wire::Mode;
 use ramlace_wire::leases::EndRecalls;
 use rustix::process::Pid;
 
+use crate::handles::Handles;
 use crate::modes::Modes;
 use crate::pages::{Pages, Suspect, WHOLE};
 use crate::reads::Held;
@@ -23,9 +24,10 @@ use crate::recalls::{
     Drops, Effect, For, HOLDER_WAITS_MILLIS_MAX, UNLIKELY_HOLDER_WAITS_MILLIS_MAX, WAITING_MILLIS_MAX, Wanted,
 };
 use crate::strict::StrictReads;
+use crate::versions::Versions;
 
-/// Threads that are started at once when a server has restarted.
-const THREADS_FOR_LIFE: usize = 16;
+/// Threads that are started at once when all files are dropped.
+const THREADS_FOR_ALL: usize = 16;
 /// So long a program may take, on a busy machine, to take in the answer to its read. A lease holds the pages until then.
 const TAKEN_IN_MILLIS: u64 = 100;
 /// Drops that are to begin later; with more of them they begin at once.
@@ -44,8 +46,10 @@ pub(crate) struct Droppers {
 struct Shared {
     notifier: Notifier,
     pages: Arc<Pages>,
+    versions: Arc<Versions>,
     strict: Arc<StrictReads>,
     modes: Arc<Modes>,
+    handles: Arc<Handles>,
     began: Instant,
     state: Mutex<State>,
     /// There is something to drop, or nothing ever will be.
@@ -88,9 +92,9 @@ impl Droppers {
     pub(crate) fn start(
         pool: &Pool,
         notifier: Notifier,
-        pages: &Arc<Pages>,
+        (pages, versions): (&Arc<Pages>, &Arc<Versions>),
         strict: &Arc<StrictReads>,
-        modes: &Arc<Modes>,
+        (modes, handles): (&Arc<Modes>, &Arc<Handles>),
     ) -> Result<Droppers> {
         let (drops, threads) = (Drops::new(), HashMap::new());
         let (later, pool_here) = (VecDeque::new(), Some(pool.clone()));
@@ -98,8 +102,10 @@ impl Droppers {
         let shared = Arc::new(Shared {
             notifier,
             pages: pages.clone(),
+            versions: versions.clone(),
             strict: strict.clone(),
             modes: modes.clone(),
+            handles: handles.clone(),
             began: Instant::now(),
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -159,7 +165,7 @@ impl Droppers {
 
     /// Drops all pages soon: the session has ended, and its leases with it.
     pub(crate) fn drop_all(&self) {
-        self.shared.drop_all();
+        self.shared.drop_files(|_| true);
     }
 }
 
@@ -194,13 +200,51 @@ impl DataLeases for Recalled {
             shared.drop_for_life(server, life);
         }
     }
+
+    fn unheard(&self, server: ServerId) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.drop_unheard(server);
+        }
+    }
 }
 
 impl Shared {
-    fn drop_all(self: &Arc<Shared>) {
-        let all = self.pages.all();
-        all.iter().for_each(|inode| self.pages.note_leases_ended(*inode));
-        self.want(all.into_iter().map(|inode| (Wanted { inode, parts: vec![WHOLE] }, For::Nobody)));
+    /// A server may not wait for this mount any more: drops the pages of its files. Not of those in which programs here may
+    /// have stored, for the server takes nothing back meanwhile; and in relaxed mode a program does not see what others
+    /// have changed before it asks.
+    fn drop_unheard(self: &Arc<Shared>, server: ServerId) {
+        let Some(pool) = self.lock().pool.clone() else { return };
+        self.drop_files(|inode| {
+            self.modes.of(inode) != Mode::Relaxed
+                && !self.handles.is_written_here(inode)
+                && pool.may_have_bytes_at(server, inode, self.pages.layout(inode).as_ref())
+        });
+    }
+
+    /// Drops all pages of these files; until it is over, an open drops them, too.
+    fn drop_files(self: &Arc<Shared>, which: impl Fn(InodeId) -> bool) {
+        let files: Vec<InodeId> = self.pages.all().into_iter().filter(|inode| which(*inode)).collect();
+        let wanted = files.iter().map(|inode| {
+            self.pages.note_leases_ended(*inode);
+            self.versions.forget(*inode);
+            let mut parts = self.pages.unread(*inode);
+            if parts != [WHOLE] {
+                parts.push(WHOLE);
+            }
+            Wanted { inode: *inode, parts }
+        });
+        let wanted: Vec<Wanted> = wanted.collect();
+        let mut state = self.lock();
+        let count = wanted.len();
+        state.drops.add_all(wanted);
+        self.begin_to_drop_all(&mut state, count);
+    }
+
+    fn begin_to_drop_all(self: &Arc<Shared>, state: &mut State, files: usize) {
+        for _ in 0..files.min(THREADS_FOR_ALL) {
+            self.begin_threads(state);
+        }
+        self.see_to_watch(state);
     }
 
     /// It is not known here which files have bytes of the server: all are dropped.
@@ -209,10 +253,7 @@ impl Shared {
         all.iter().for_each(|inode| self.pages.note_leases_ended(*inode));
         let mut state = self.lock();
         let effect = state.drops.add_life(server, life, &all);
-        for _ in 0..all.len().min(THREADS_FOR_LIFE) {
-            self.begin_threads(&mut state);
-        }
-        self.see_to_watch(&state);
+        self.begin_to_drop_all(&mut state, all.len());
         drop(state);
         self.carry_out(effect);
     }

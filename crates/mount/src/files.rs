@@ -192,18 +192,20 @@ impl PoolFileSystem {
         let passed_through = passthrough.is_some();
         let writes = self.writes_by(flags, mode, passed_through);
         let open = OpenFile::new(file, writes, passed_through, mode, version, &self.write_errors);
+        let is_written = self.handles.is_written_here(attributes.inode);
         let number = self.handles.add(open, attributes, since);
         if rights_of(flags).write {
             // What is kept of its attributes will be outdated when it is closed.
             self.leases.forget_kept(attributes.inode);
         }
-        let keep = self.locks.pages_are_of(attributes.inode, version) && !cut && !passed_through;
+        let open = self.handles.get(number)?;
+        let keep = !cut && !passed_through && self.locks.pages_are_of(&open.file, version, is_written);
         // Pages from before were cached by the rules of another mode.
         let keep = !self.modes.note(attributes.inode, mode) && keep;
         // Pages that were read from holes have no memory, and the kernel would not ask before a store.
         let keep = keep && !(rights_of(flags).write && self.versions.has_bare_pages(attributes.inode));
         if !keep {
-            self.handles.get(number)?.drops_pages(self.pages.drop_by_open(attributes.inode));
+            open.drops_pages(self.pages.drop_by_open(attributes.inode));
         }
         Ok((
             number,

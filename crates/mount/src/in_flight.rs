@@ -138,6 +138,12 @@ impl InFlight {
         parts.flat_map(unread).collect()
     }
 
+    /// The parts of the file of which no page is just being read.
+    pub(crate) fn unread(&self) -> Vec<ByteRange> {
+        let all = ByteRange { start: 0, end: u64::MAX };
+        without(all, self.of(Kind::Read).map(|(_, of)| whole_pages(of)))
+    }
+
     /// Whether the file is being truncated: pages that programs have stored into are not dropped meanwhile.
     pub(crate) fn is_cut(&self) -> bool {
         self.of(Kind::Cut).next().is_some()
@@ -197,6 +203,10 @@ mod tests {
         assert_eq!(in_flight.held(range(4096, u64::MAX)), []);
         let left = in_flight.leave_out(150, &[7; 3946], |_| true);
         assert_eq!(left, [range(200, 4096)]);
+        in_flight.begin(3, Kind::Read, range(5000, 5001));
+        assert_eq!(in_flight.unread(), [range(0, 4096), range(8192, u64::MAX)]);
+        in_flight.end(3);
+        assert_eq!(in_flight.unread(), [range(0, u64::MAX)]);
         in_flight.end(2);
         assert!(in_flight.held(range(0, 1)).is_empty() && in_flight.left_out.is_empty());
     }

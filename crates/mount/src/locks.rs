@@ -14,12 +14,12 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use ramlace_base::{Error, InodeId, Result};
-use ramlace_client::{Cancellation, LockKind, LockRequest, LockTable, LockedFile, Waited};
+use ramlace_client::{Cancellation, File, LockKind, LockRequest, LockTable, LockedFile, Waited};
 use ramlace_fuse::{Porter, Reply};
 use ramlace_sync::{Mutex, MutexGuard};
 
 use crate::droppers::PendingDrops;
-use crate::handles::OpenFile;
+use crate::handles::{Handles, OpenFile};
 use crate::nodes::Nodes;
 use crate::refresh::Refresher;
 use crate::versions::{Version, Versions};
@@ -50,6 +50,7 @@ pub(crate) struct Locks {
     /// Knows the owners of each file.
     nodes: Arc<Nodes>,
     versions: Arc<Versions>,
+    handles: Arc<Handles>,
     /// Drops of relaxed files are not waited for, so a write elsewhere may be over before its time is known
     /// here.
     drops: PendingDrops,
@@ -62,7 +63,7 @@ impl Locks {
     pub(crate) fn new(
         enabled: bool,
         nodes: &Arc<Nodes>,
-        versions: &Arc<Versions>,
+        (versions, handles): (&Arc<Versions>, &Arc<Handles>),
         drops: PendingDrops,
         refresher: &Arc<Refresher>,
         porter: &Arc<Porter>,
@@ -72,6 +73,7 @@ impl Locks {
             parked: Mutex::default(),
             nodes: nodes.clone(),
             versions: versions.clone(),
+            handles: handles.clone(),
             drops,
             refresher: refresher.clone(),
             porter: porter.clone(),
@@ -109,16 +111,17 @@ impl Locks {
     fn finish(&self, unique: u64, ended: Result<LockedFile>) {
         let Some(parked) = self.parked().remove(&unique) else { return };
         match ended {
-            Ok(locked) => self.answer_granted(parked.holder, locked, parked.reply),
+            Ok(locked) => self.answer_granted((parked.holder, &parked.file), locked, parked.reply),
             Err(error) => _ = parked.reply.error(lock_errno(&error)),
         }
     }
 
     /// The lock is held: the program continues once it cannot see older pages.
-    fn answer_granted(&self, holder: Holder, file: LockedFile, reply: Reply) {
+    fn answer_granted(&self, (holder, open): (Holder, &OpenFile), locked: LockedFile, reply: Reply) {
         self.note(holder);
-        let version = Version::of_locked(&file);
-        if holder.request.kind.is_none() || self.pages_are_of(holder.inode, version) {
+        let version = Version::of_locked(&locked);
+        let is_written = || self.handles.is_written_here(holder.inode);
+        if holder.request.kind.is_none() || self.pages_are_of(&open.file, version, is_written()) {
             reply.ok();
         } else {
             self.refresher.bring_to(holder.inode, version, reply);
@@ -132,7 +135,7 @@ impl Locks {
             return self.set_later(holder, file, reply);
         }
         match file.file.set_lock(&holder.request) {
-            Ok(Some(locked)) => self.answer_granted(holder, locked, reply),
+            Ok(Some(locked)) => self.answer_granted((holder, file), locked, reply),
             Ok(None) => _ = reply.error(libc::EAGAIN),
             Err(error) => _ = reply.error(lock_errno(&error)),
         }
@@ -176,9 +179,13 @@ impl Locks {
         }
     }
 
-    /// Whether the kernel's pages of a file are of this version, and no drop of them is pending.
-    pub(crate) fn pages_are_of(&self, inode: InodeId, version: Version) -> bool {
-        self.versions.are_of(inode, version) && !self.drops.has(inode)
+    /// Whether the kernel's pages of a file are of this version, no drop of them is pending that matters, and all
+    /// servers still wait for the kernel before they change bytes; but what programs here may have stored (`is_written`) is
+    /// not dropped for that.
+    pub(crate) fn pages_are_of(&self, file: &File, version: Version, is_written: bool) -> bool {
+        let inode = file.inode();
+        let is_heard_of = || is_written || file.is_heard_of();
+        self.versions.are_of(inode, version) && !self.drops.has(inode) && is_heard_of()
     }
 
     /// A waiting program has a signal.
@@ -199,7 +206,9 @@ impl Locks {
         let Some(parked) = self.parked().remove(&unique) else { return };
         match cancelled {
             // The program continues with the lock, as if the signal had come a moment later.
-            Ok(Cancellation::Granted(locked)) => self.answer_granted(parked.holder, locked, parked.reply),
+            Ok(Cancellation::Granted(locked)) => {
+                self.answer_granted((parked.holder, file), locked, parked.reply);
+            }
             _ => _ = parked.reply.error(libc::EINTR),
         }
     }

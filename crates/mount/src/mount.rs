@@ -124,8 +124,11 @@ impl Mount {
         pool.on_broken(Box::new(move |inode, broken| note_broken(&believing, &failures, inode, broken)));
         let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap(), &nodes));
         let strict = Arc::<StrictReads>::default();
-        let droppers = Droppers::start(&pool, session.notifier(), &pages, &strict, &modes)?;
-        let locks = Locks::new(options.locks, &nodes, &versions, droppers.pending(), &refresher, porter);
+        let handles = Arc::<Handles>::default();
+        let droppers =
+            Droppers::start(&pool, session.notifier(), (&pages, &versions), &strict, (&modes, &handles))?;
+        let locks =
+            Locks::new(options.locks, &nodes, (&versions, &handles), droppers.pending(), &refresher, porter);
         let kernel = if options.passthrough { Some(kernel_that_takes_files(&session)?) } else { None };
         let passthrough = Arc::new(PassthroughFiles::start(kernel, session.notifier())?);
         let file_system = PoolFileSystem {
@@ -135,7 +138,7 @@ impl Mount {
             reserves: options.reserve,
             maps_direct_files: session.has_direct_io_mmap(),
             promises: behind,
-            handles: Handles::default(),
+            handles,
             versions,
             space: Space::default(),
             refresher,

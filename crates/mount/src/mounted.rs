@@ -37,7 +37,7 @@ pub(crate) struct PoolFileSystem {
     pub(crate) maps_direct_files: bool,
     /// Changes are answered before they are sent (`--metadata=behind`).
     pub(crate) promises: bool,
-    pub(crate) handles: Handles,
+    pub(crate) handles: Arc<Handles>,
     pub(crate) versions: Arc<Versions>,
     pub(crate) space: Space,
     pub(crate) refresher: Arc<Refresher>,

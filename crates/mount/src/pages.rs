@@ -230,12 +230,22 @@ impl Pages {
     /// The parts of the file that make up a range of one of its lanes; the whole file if its layout is not
     /// known.
     pub(crate) fn parts(&self, inode: InodeId, lane: Option<u16>, range: ByteRange) -> Vec<ByteRange> {
-        let layout = self.read(inode, File::layout).flatten();
-        match (lane, layout) {
+        match (lane, self.layout(inode)) {
             (None, _) => vec![range],
             (Some(lane), Some(layout)) => parts(&layout, lane, range),
             (Some(_), None) => vec![WHOLE],
         }
+    }
+
+    /// The file's layout, if it is known.
+    pub(crate) fn layout(&self, inode: InodeId) -> Option<Layout> {
+        self.read(inode, File::layout).flatten()
+    }
+
+    /// The parts of a file that are not just being read: the kernel has pages locked that it reads, and a drop of all pages
+    /// waits for each.
+    pub(crate) fn unread(&self, inode: InodeId) -> Vec<ByteRange> {
+        self.read(inode, File::unread).unwrap_or_default()
     }
 
     /// All leases on a lane have ended. Its server may no longer wait for this mount, or not know its leases:

@@ -99,8 +99,9 @@ pub(crate) struct Drops<T> {
     jobs: BTreeMap<u64, Job<T>>,
     last: u64,
     waiting: VecDeque<u64>,
-    /// Drops because of restarted servers, which come after all others: recalls have a time limit.
-    for_lives: VecDeque<u64>,
+    /// Drops of whole files because of a server that has restarted, or was not heard of, which come after all others:
+    /// recalls have a time limit.
+    of_all: VecDeque<u64>,
     running: HashMap<InodeId, Running>,
     /// The number of pending drops of each file.
     pending: HashMap<InodeId, usize>,
@@ -132,7 +133,7 @@ impl<T> Drops<T> {
             jobs: BTreeMap::new(),
             last: 0,
             waiting: VecDeque::new(),
-            for_lives: VecDeque::new(),
+            of_all: VecDeque::new(),
             running: HashMap::new(),
             pending: HashMap::new(),
             recalled: HashSet::new(),
@@ -194,17 +195,34 @@ impl<T> Drops<T> {
         }
         self.lives.insert(server, (life, files.len()));
         for inode in files {
-            let whole = Wanted { inode: *inode, parts: vec![WHOLE] };
-            self.push(whole, For::Life(server, life), NEVER, 0);
+            self.push_all(Wanted { inode: *inode, parts: vec![WHOLE] }, For::Life(server, life));
         }
         None
     }
 
+    /// All pages of these files are to be dropped, however many they are; nobody waits for it.
+    pub(crate) fn add_all(&mut self, files: Vec<Wanted>) {
+        let queued = |id: &u64| self.jobs.get(id).map(|job| job.drop.inode);
+        let queued: HashSet<InodeId> = self.of_all.iter().filter_map(queued).collect();
+        files
+            .into_iter()
+            .filter(|file| !queued.contains(&file.inode))
+            .for_each(|file| self.push_all(file, For::Nobody));
+    }
+
+    fn push_all(&mut self, file: Wanted, whom: For<T>) {
+        self.note(file, whom, NEVER, 0);
+        self.of_all.push_back(self.last);
+    }
+
     fn push(&mut self, drop: Wanted, whom: For<T>, look_at: u64, now: u64) {
+        self.note(drop, whom, look_at, now);
+        self.waiting.push_back(self.last);
+    }
+
+    /// Gives a drop its number, which is to be added to a queue.
+    fn note(&mut self, drop: Wanted, whom: For<T>, look_at: u64, now: u64) {
         self.last += 1;
-        let for_life = matches!(whom, For::Life(..));
-        let queue = if for_life { &mut self.for_lives } else { &mut self.waiting };
-        queue.push_back(self.last);
         *self.pending.entry(drop.inode).or_default() += 1;
         let job = Job::new(drop, whom, look_at, now);
         self.free_waiting += usize::from(job.is_free);
@@ -229,7 +247,7 @@ impl<T> Drops<T> {
     /// Whether one more thread is to begin; if so, it is counted.
     pub(crate) fn begin_thread(&mut self) -> bool {
         let most = THREADS_MAX + if self.free_waiting > 0 { FREE_THREADS_MAX } else { 0 };
-        let needed = self.idle < self.waiting.len() + self.for_lives.len() && self.threads < most;
+        let needed = self.idle < self.waiting.len() + self.of_all.len() && self.threads < most;
         self.threads += usize::from(needed);
         needed
     }
@@ -263,7 +281,7 @@ impl<T> Drops<T> {
         let next_of = |queue: &VecDeque<u64>| queue.iter().position(may_run);
         let id = match next_of(&self.waiting) {
             Some(at) => self.waiting.remove(at)?,
-            None => self.for_lives.remove(next_of(&self.for_lives)?)?,
+            None => self.of_all.remove(next_of(&self.of_all)?)?,
         };
         let job = self.jobs.get_mut(&id)?;
         (job.runs, job.moved) = (true, now);
@@ -357,8 +375,8 @@ impl<T> Drops<T> {
             matches!(whom, Some(For::Life(of, _)) if *of == server)
         };
         let (void, left): (VecDeque<u64>, VecDeque<u64>) =
-            std::mem::take(&mut self.for_lives).into_iter().partition(is_for_it);
-        self.for_lives = left;
+            std::mem::take(&mut self.of_all).into_iter().partition(is_for_it);
+        self.of_all = left;
         void.into_iter().for_each(|id| _ = self.remove(id));
         for job in self.jobs.values_mut() {
             if matches!(job.whom, Some(For::Server(of, _) | For::Life(of, _)) if of == server) {

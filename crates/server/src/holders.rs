@@ -2,13 +2,22 @@
 //! which. The data are those of [`DataLeases`](ramlace_lanes::DataLeases), with the clients' labels added.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{InodeId, SessionId, limits};
-use ramlace_lanes::{Held, Wish};
+use ramlace_lanes::{Held, Place, Wish};
 use ramlace_wire::encode_body;
-use ramlace_wire::holders::{FoughtPage, HeldPlace, Holder, Holders, ListHolders, PageWait, WaitsTo};
+use ramlace_wire::holders::{FoughtPage, HeldPlace, Holder, Holders, ListHolders, PageWait, Storer, WaitsTo};
 
 use crate::server::Server;
+use crate::server::data_desk::place_of;
+
+/// Who stores into the memory of a lane without asking.
+#[derive(Default)]
+struct Storers {
+    sessions: BTreeSet<SessionId>,
+    passed_through: bool,
+}
 
 /// The first of these places, as many as fit in one answer.
 fn that_fit(places: impl Iterator<Item = HeldPlace>) -> Vec<HeldPlace> {
@@ -28,13 +37,35 @@ impl Server {
     /// The present holders, for one file or for all; the places with the most activity come first.
     pub fn holders(&self, request: ListHolders) -> Holders {
         let mut held = self.data.held(request.inode);
-        held.sort_by_key(|held| Reverse(held.weight()));
+        let mut storers = self.storers(request.inode);
+        let known: BTreeSet<Place> = held.iter().map(|held| held.place).collect();
+        let of_no_kernel = storers.keys().filter(|place| !known.contains(place));
+        held.extend(of_no_kernel.map(|place| Held::by_nobody(*place)));
+        held.sort_by_key(|held| Reverse((held.weight(), storers.contains_key(&held.place))));
         let all = held.len();
-        let places = that_fit(held.into_iter().map(|held| self.held_place(held)));
+        let places = that_fit(held.into_iter().map(|held| {
+            let storers = storers.remove(&held.place).unwrap_or_default();
+            self.held_place(held, storers)
+        }));
         Holders { left_out: (all - places.len()) as u64, places }
     }
 
-    fn held_place(&self, held: Held) -> HeldPlace {
+    /// Who stores into the lanes of one file, or of all, without asking.
+    fn storers(&self, inode: Option<InodeId>) -> BTreeMap<Place, Storers> {
+        let mut found: BTreeMap<Place, Storers> = BTreeMap::new();
+        let durable = self.durable.borrow();
+        let stored = durable.all_lanes().flat_map(|lanes| lanes.stored_into());
+        for (lane, by) in stored.filter(|(lane, _)| inode.is_none_or(|inode| inode == lane.inode)) {
+            let storers = found.entry(place_of(lane)).or_default();
+            match by {
+                Some(session) => _ = storers.sessions.insert(session),
+                None => storers.passed_through = true,
+            }
+        }
+        found
+    }
+
+    fn held_place(&self, held: Held, storers: Storers) -> HeldPlace {
         let (now, most) = (self.data.now(), limits::HOLDERS_LISTED_MAX);
         let holders = held.holders.into_iter().take(most).map(|(session, has)| Holder {
             session,
@@ -60,6 +91,7 @@ impl Server {
             since_millis: now.saturating_sub(fight.last),
             sides: fight.sides,
         });
+        let stores = |session| Storer { session, label: self.label_of(session) };
         let (inode, lane): (InodeId, _) = held.place;
         HeldPlace {
             inode,
@@ -67,6 +99,8 @@ impl Server {
             holders: holders.collect(),
             waits: waits.collect(),
             fought: fought.collect(),
+            storers: storers.sessions.into_iter().take(most).map(stores).collect(),
+            passed_through: storers.passed_through,
         }
     }
 
@@ -116,6 +150,8 @@ mod tests {
             holders: (0..limits::HOLDERS_LISTED_MAX).map(|_| holder()).collect(),
             waits: (0..limits::HOLDERS_LISTED_MAX).map(|_| wait()).collect(),
             fought: Vec::new(),
+            storers: vec![Storer { session, label: label() }; limits::HOLDERS_LISTED_MAX],
+            passed_through: true,
         };
         let places = that_fit(std::iter::repeat_n(place, limits::HELD_PLACES_LISTED_MAX));
         assert!(!places.is_empty());

@@ -20,6 +20,7 @@ impl Server {
     /// Answers when there is something for the session, or after a while.
     pub async fn listen(&self, header: &Call, request: Listen) -> Result<News> {
         let session = header.session;
+        let received = clock::instant();
         let poll = self.events.begin(session);
         // This wakes tasks that wait for acknowledgements, and every listening session: only if something has
         // changed.
@@ -29,9 +30,9 @@ impl Server {
         let nothing = || News { life: self.data.life, ..News::default() };
         let asked = async {
             loop {
-                let Some(happened) = self.events.changed(session, poll) else { return nothing() };
+                let happened = self.events.changed(session, poll)?;
                 if let Some(news) = self.news(session, header.epoch, &request) {
-                    return news;
+                    return Some(news);
                 }
                 let again = async {
                     let data = self.data.tells_at(session, request.received);
@@ -52,9 +53,15 @@ impl Server {
             }
         };
         let patience = Duration::from_millis(limits::LISTEN_MILLIS_MAX);
-        let news = timeout(patience, asked).await.unwrap_or_else(|_| nothing());
+        let news = match timeout(patience, asked).await {
+            Ok(Some(news)) => Some(news),
+            // A newer request has taken the place of this one, which has not looked for news any more.
+            Ok(None) => None,
+            Err(_) => Some(nothing()),
+        };
         if self.durable.borrow().sessions.contains(session) {
-            return Ok(news);
+            let waited_millis = (clock::instant() - received).as_millis() as u32;
+            return Ok(news.map_or_else(nothing, |news| News { waited_millis, ..news }));
         }
         Err(Error::new(ErrorKind::Stale, "the session has ended while it listened"))
     }
@@ -69,6 +76,7 @@ impl Server {
             events: self.events.take(session),
             map: self.membership.newer_than(epoch),
             life,
+            waited_millis: 0,
         };
         let is_new_life = request.life != 0 && request.life != life;
         (is_new_life || news != News { life, ..News::default() }).then_some(news)

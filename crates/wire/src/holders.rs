@@ -30,12 +30,25 @@ pub struct HeldPlace {
     pub inode: InodeId,
     /// The lane; `None`: the bytes live with the inode.
     pub lane: Option<u16>,
-    /// At most [`ramlace_base::limits::HOLDERS_LISTED_MAX`], as of waits and of fought pages.
+    /// At most [`ramlace_base::limits::HOLDERS_LISTED_MAX`], as of waits, of fought pages and of those who store.
     pub holders: Vec<Holder>,
     /// Requests that wait for others, in the order in which they came.
     pub waits: Vec<PageWait>,
     /// Pages that change sides most often.
     pub fought: Vec<FoughtPage>,
+    /// Sessions whose programs store into the lane's memory without asking: kernels keep no pages of it meanwhile.
+    pub storers: Vec<Storer>,
+    /// So does a kernel that has the file by passthrough.
+    pub passed_through: bool,
+}
+
+/// A session whose program maps a lane for stores.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Storer {
+    /// The session.
+    pub session: SessionId,
+    /// What it calls itself.
+    pub label: String,
 }
 
 /// A session whose kernel may have pages.

@@ -46,6 +46,9 @@ pub struct News {
     /// knows which sessions had leases on data, but not on what: a session that had some drops all that it
     /// has of this server, and reports that by [`crate::leases::EndRecalls`].
     pub life: u64,
+    /// How long the server has waited before it sent this, from when it had received the request: no recall that began
+    /// before that moment, and fits in here, is missing.
+    pub waited_millis: u32,
 }
 
 impl Request for Listen {
@@ -53,7 +56,7 @@ impl Request for Listen {
     type Reply = News;
 
     fn fits(&self, reply: &News) -> bool {
-        let News { recalls, data, delegations, events, map: _, life: _ } = reply;
+        let News { recalls, data, delegations, events, map: _, life: _, waited_millis: _ } = reply;
         [recalls.len(), data.len(), delegations.len(), events.len()]
             .into_iter()
             .all(|count| count <= limits::EVENTS_PER_ANSWER_MAX)

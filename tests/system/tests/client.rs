@@ -181,6 +181,8 @@ impl DataLeases for Kernel {
     }
 
     fn forgotten(&self, _: ServerId, _: u64) {}
+
+    fn unheard(&self, _: ServerId) {}
 }
 
 #[test]

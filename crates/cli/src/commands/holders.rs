@@ -53,7 +53,8 @@ impl Leases {
         for place in &leases.places {
             let holders = place.holders.iter().map(|holder| (holder.session, &holder.label));
             let waits = place.waits.iter().map(|wait| (wait.session, &wait.label));
-            for (session, label) in holders.chain(waits) {
+            let storers = place.storers.iter().map(|storer| (storer.session, &storer.label));
+            for (session, label) in holders.chain(waits).chain(storers) {
                 leases.names.entry(session).or_insert_with(|| label.clone());
             }
         }
@@ -69,7 +70,9 @@ impl Leases {
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.places.iter().flat_map(|place| self.place_lines(place)).collect();
         if self.places.is_empty() {
-            lines.push("No kernel has pages of it by a lease.".to_owned());
+            lines.push(
+                "No kernel has pages of it by a lease, and no program stores into its memory.".to_owned(),
+            );
         }
         if self.left_out > 0 {
             lines.push(format!("{} more places about which less happens.", self.left_out));
@@ -80,11 +83,23 @@ impl Leases {
 
     fn place_lines(&self, place: &HeldPlace) -> Vec<String> {
         let mut lines = vec![title(place)];
+        lines.extend(self.storers_line(place).map(|line| format!("  {line}")));
         lines.extend(place.holders.iter().map(|holder| format!("  {}", self.holder_line(holder))));
         lines.extend(place.waits.iter().map(|wait| format!("  {}", self.wait_line(place, wait))));
         let fights = place.fought.iter().filter(|page| is_fight(page));
         lines.extend(fights.map(|page| format!("  {}", self.fight_line(place, page))));
         lines
+    }
+
+    fn storers_line(&self, place: &HeldPlace) -> Option<String> {
+        let programs = place.storers.iter().map(|storer| self.name(storer.session));
+        let kernel = place.passed_through.then(|| "a mount with --passthrough".to_owned());
+        let who: Vec<String> = programs.chain(kernel).collect();
+        let verb = if who.len() > 1 { "store" } else { "stores" };
+        (!who.is_empty()).then(|| {
+            let who = who.join(" and ");
+            format!("{who} {verb} into its memory without asking: kernels keep no pages of it, and read them again")
+        })
     }
 
     fn holder_line(&self, holder: &Holder) -> String {
@@ -144,7 +159,7 @@ impl Leases {
         }
     }
 
-    /// For programs. Offsets are within the file where one was asked about, else within the lane, else within the lane.
+    /// For programs. Offsets are within the file where one was asked about, else within the lane.
     pub fn json(&self) -> Value {
         let places: Vec<Value> = self.places.iter().map(|place| self.place_json(place)).collect();
         let silent: Vec<Value> =
@@ -176,6 +191,8 @@ impl Leases {
         json!({
             "inode": inode_text(place.inode), "lane": place.lane, "holders": holders.collect::<Vec<_>>(),
             "waits": waits.collect::<Vec<_>>(), "pages": fought.collect::<Vec<_>>(),
+            "storers": place.storers.iter().map(|storer| name(&storer.session)).collect::<Vec<_>>(),
+            "passed_through": place.passed_through,
         })
     }
 }

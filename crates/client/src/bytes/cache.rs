@@ -398,6 +398,9 @@ impl DataLeases for RecallHandler {
         cache.pool.note_dropped_all(server, life);
         process.worker.wants(Work::TellEnded(server));
     }
+
+    /// Blocks are believed for a time only, which is over.
+    fn unheard(&self, _server: ServerId) {}
 }
 
 impl RelaxedReads for RelaxedFile {

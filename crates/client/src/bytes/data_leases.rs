@@ -2,7 +2,8 @@
 //! that these are done.
 //!
 //! A lease has no expiry of its own. A page that is cached under one is dropped when its server recalls the
-//! lease, when that server has restarted (then it knows of no leases), and when the session ends. Recalls
+//! lease, when that server has restarted (then it knows of no leases), when nothing was heard of it for as long as it
+//! waits for anybody ([`crate::session::heard`]), and when the session ends. Recalls
 //! come in the replies described in [`crate::names::leases`]. The work that they wait for may take a while,
 //! so they are acknowledged one by one, when each is done, on a connection of their own: that work uses the
 //! other connections.
@@ -11,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Epoch, ErrorKind, Result, ServerId, Slot, limits};
-use ramlace_wire::Request;
+use ramlace_base::{Epoch, ErrorKind, InodeId, Result, ServerId, Slot, limits};
 use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
+use ramlace_wire::{ClusterMap, Layout, Request};
 
 use crate::Pool;
+use crate::bytes::file::File;
 use crate::bytes::givers::Ended;
 use crate::bytes::pages::Pages;
 use crate::callbacks::DataLeases;
@@ -80,11 +82,34 @@ impl Pool {
         }
     }
 
+    /// Whether a server has bytes of a file or its inode, as far as is known.
+    #[must_use]
+    pub fn may_have_bytes_at(&self, server: ServerId, inode: InodeId, layout: Option<&Layout>) -> bool {
+        let map = self.session().ok().and_then(|session| session.known_map());
+        let (Some(map), Some(layout)) = (map, layout) else { return true };
+        let lanes = (0..layout.width).map(|lane| ramlace_layout::lane_slot(layout, lane, map.slots()));
+        lanes.chain([inode.slot()]).any(|slot| map.primary(slot).is_none_or(|of| of == server))
+    }
+
     /// Waits until all machines see what write-backs of this process have written: those that have caused
     /// this recall or earlier ones.
     pub fn wait_published(&self, server: ServerId, recall: u64) -> Result<()> {
         let session = self.session()?;
         session.ask_server(server, &WaitPublished { recall }, session.deadline())
+    }
+}
+
+impl File {
+    /// Whether all that was recalled of the file has arrived by now, but for what its servers still wait for. If it is
+    /// not known, what is cached may be older than what a program may see that has just opened or locked the file.
+    #[must_use]
+    pub fn is_heard_of(&self) -> bool {
+        let Ok(handle) = self.handle() else { return false };
+        let session = &handle.session;
+        let Some(map) = session.known_map() else { return false };
+        let (layout, now) = (self.layout(), Instant::now());
+        let lanes = (0..layout.width).map(|lane| ramlace_layout::lane_slot(layout, lane, map.slots()));
+        lanes.chain([self.inode().slot()]).all(|slot| session.is_waited_for(&map, slot, now))
     }
 }
 
@@ -103,6 +128,12 @@ impl Client {
         !server.is_failing()
     }
 
+    /// Whether what is cached of a slot's bytes is still waited for by its server, as far as it has said lately. A slot
+    /// without one changes no bytes.
+    fn is_waited_for(&self, map: &ClusterMap, slot: Slot, now: Instant) -> bool {
+        self.server_of(map, slot).map_or(true, |server| server.heard().holds(now))
+    }
+
     /// Before bytes are requested or sent that a kernel caches: makes sure that a thread listens to the
     /// recalls of the slot's server.
     pub(crate) fn listen_for_pages(self: &Arc<Client>, slot: Slot, pages: Pages<'_>) -> Result<()> {
@@ -110,12 +141,13 @@ impl Client {
             return Ok(());
         }
         let map = self.map()?;
-        let server = self.server_of(&map, slot)?.id;
-        if self.givers.is_known(server) {
+        let server = self.server_of(&map, slot)?;
+        if self.givers.is_known(server.id) {
             return Ok(());
         }
-        self.listen_to_server(server)?;
-        self.givers.await_life(server);
+        server.heard().begin(Instant::now());
+        self.listen_to_server(server.id)?;
+        self.givers.await_life(server.id);
         Ok(())
     }
 

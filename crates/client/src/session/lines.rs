@@ -18,6 +18,7 @@ use ramlace_wire::{
 };
 
 use crate::session::descriptors::{Descriptors, Noted};
+use crate::session::heard::Heard;
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::places::{Places, Purpose};
 
@@ -78,7 +79,7 @@ impl Link {
 /// One server of the pool, as this client uses it.
 ///
 /// Lock order: `control` before any other, also before the session's, since it is held while a heartbeat is
-/// under way; meanwhile another server's is only tried. `lines`, `entry` and `listened` are held for a short
+/// under way; meanwhile another server's is only tried. `lines`, `entry`, `listened` and `heard` are held for a short
 /// time, with no other inside.
 pub(crate) struct Server {
     pub(crate) id: ServerId,
@@ -92,6 +93,8 @@ pub(crate) struct Server {
     suspect: AtomicBool,
     /// When it was last notified, by a long poll, that the session lives; `None`: no thread listens to it.
     listened: Mutex<Option<Instant>>,
+    /// What these polls have brought.
+    heard: Mutex<Heard>,
     /// Checks for signs of life, and heartbeats while no thread listens to it.
     pub(crate) control: Mutex<Control>,
 }
@@ -122,6 +125,7 @@ impl Server {
             failing: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
             listened: Mutex::default(),
+            heard: Mutex::default(),
             control: Mutex::default(),
         }
     }
@@ -162,6 +166,11 @@ impl Server {
     pub(crate) fn has_recent_poll(&self, now: Instant) -> bool {
         let again = Duration::from_millis(limits::LISTEN_MILLIS_MAX + SIGN_OF_LIFE_MILLIS_MAX);
         self.listened.lock().is_some_and(|at| now < at + again)
+    }
+
+    /// What was heard of its recalls.
+    pub(crate) fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock()
     }
 
     /// Whether it has to show a sign of life before any other request.
@@ -485,19 +494,24 @@ fn receive<R: Request>(link: &mut Link, header: Header, request: &R, deadline: I
     without_data(received.with(reply))
 }
 
-/// The same for a request whose reply may be late: `late` is called once if the reply has not begun by
-/// `late_at`.
+/// The same for a request whose reply may be late: each of these is called once if the reply has not begun by its
+/// time. One that has begun has to be there by the last of them.
 pub(crate) fn roundtrip_unless_late<R: Request>(
     link: &mut Link,
     header: Header,
     request: &R,
-    late_at: Instant,
+    late: &mut [(Instant, &mut dyn FnMut())],
     deadline: Instant,
-    late: impl FnOnce(),
 ) -> Result<R::Reply> {
-    link.connection.send(header, request, &[], late_at).map_err(|failure| failure.error)?;
-    if !link.connection.await_reply(late_at).map_err(|failure| failure.error)? {
-        late();
+    late.sort_by_key(|(at, _)| *at);
+    let first = late.first().map_or(deadline, |(at, _)| *at);
+    let last = late.last().map_or(deadline, |(at, _)| *at);
+    link.connection.send(header, request, &[], first).map_err(|failure| failure.error)?;
+    for (at, call) in late {
+        if link.connection.await_reply(*at).map_err(|failure| failure.error)? {
+            return receive(link, header, request, last.min(deadline));
+        }
+        call();
     }
     receive(link, header, request, deadline)
 }

@@ -42,6 +42,8 @@ impl DataLeases for Kernel {
     }
 
     fn forgotten(&self, _server: ServerId, _life: u64) {}
+
+    fn unheard(&self, _server: ServerId) {}
 }
 
 fn note_panics() {

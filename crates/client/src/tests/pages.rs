@@ -22,6 +22,7 @@ fn ended(done: &[u64], blocked: &[u64]) -> EndRecalls {
 struct Kernel {
     recalled: Mutex<Vec<(ServerId, DataRecall)>>,
     forgotten: Mutex<Vec<(ServerId, u64)>>,
+    unheard: Mutex<Vec<ServerId>>,
 }
 
 impl DataLeases for Kernel {
@@ -31,6 +32,10 @@ impl DataLeases for Kernel {
 
     fn forgotten(&self, server: ServerId, life: u64) {
         self.forgotten.lock().push((server, life));
+    }
+
+    fn unheard(&self, server: ServerId) {
+        self.unheard.lock().push(server);
     }
 }
 
@@ -196,6 +201,29 @@ fn what_is_kept_of_a_server_goes_when_the_pool_has_forgotten_it() {
     // There is no server to notify.
     client.has_dropped_all(ServerId(1), 1);
     assert_eq!(pool.state().data.ended, EndRecalls::default());
+}
+
+// SEMANTICS 118.5
+#[test]
+fn what_a_kernel_keeps_of_a_server_that_says_nothing_is_given_up_and_not_of_one_that_answers() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let kernel = with_kernel(&client);
+    let file = client.open("/file", &striped(2)).unwrap();
+    write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
+    assert!(file.is_heard_of(), "nothing of it is kept");
+    keep(&file, 0, 4 * UNIT as usize);
+    eventually("both are listened to", || file.is_heard_of() && pool.seen(Kind::Listen) >= 4);
+    let servers = pool.state().map.servers.len();
+    let silent = ServerId(1);
+    pool.state().silent.insert(silent);
+    eventually("one is given up", || !kernel.unheard.lock().is_empty());
+    assert_eq!((kernel.unheard.lock().clone(), servers), (vec![silent], 2));
+    assert!(!file.is_heard_of());
+    pool.state().silent.clear();
+    eventually("it is heard of again", || file.is_heard_of());
+    assert!(kernel.unheard.lock().iter().all(|of| *of == silent), "who answers in time is not given up");
+    assert!(kernel.forgotten.lock().is_empty());
 }
 
 #[test]

@@ -100,6 +100,11 @@ impl File {
         HeldPages { locked, is_cut: self.in_flight.is_cut() }
     }
 
+    /// The parts that are not just being read.
+    pub(crate) fn unread(&self) -> Vec<ByteRange> {
+        self.in_flight.unread()
+    }
+
     /// A write through pages is answered.
     pub(crate) fn write_answered(&mut self) {
         self.drops_met = self.drops_over;

@@ -414,6 +414,31 @@ fn a_new_life_hears_nothing_of_the_last_ones_recalls() {
     assert_eq!(told, [Effect::Done(ServerId(9), 1), Effect::Done(HERE, 1)]);
 }
 
+// SEMANTICS 118.5
+#[test]
+fn all_files_are_dropped_however_many_after_what_servers_wait_for_and_each_once() {
+    let mut drops: Drops<&str> = Drops::new();
+    let files: Vec<InodeId> = (0..=DROPS_MAX as u64).map(InodeId).collect();
+    let all = || files.iter().map(|inode| Wanted { inode: *inode, parts: vec![WHOLE] }).collect();
+    drops.add_all(all());
+    recall(&mut drops, FILE, 1, 0);
+    let (first, dropped) = drops.next(0).unwrap();
+    assert_eq!(drops.over(first, true, 0), Some(Effect::Done(HERE, 1)), "{dropped:?}");
+    let (runs, dropped) = drops.next(0).unwrap();
+    assert_eq!(dropped, Wanted { inode: files[0], parts: vec![WHOLE] });
+    // Pages that were read since it began may be behind it.
+    drops.add_all(all());
+    assert_eq!(drops.over(runs, true, 0), None);
+    let mut left: Vec<InodeId> = Vec::new();
+    while let Some((id, dropped)) = drops.next(0) {
+        assert_eq!((drops.over(id, true, 0), dropped.parts), (None, vec![WHOLE]));
+        left.push(dropped.inode);
+    }
+    left.sort();
+    assert_eq!(left, files);
+    assert!(drops.jobs.is_empty());
+}
+
 // SEMANTICS 119.1
 #[test]
 fn a_new_life_hears_when_all_files_of_before_are_dropped_and_no_life_before_it_does() {

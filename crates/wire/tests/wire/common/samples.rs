@@ -622,13 +622,14 @@ fields! {
     Listen { leases, acknowledged, received, life }
     Recall { number, inode, what }
     DataRecall { number, inode, lane, start, end }
-    News { recalls, data, delegations, events, map, life }
+    News { recalls, data, delegations, events, map, life, waited_millis }
     DelegationRecall { slot, number }
     EndRecalls { done, blocked, relaxed, life }
     WaitPublished { recall }
     ListHolders { inode }
     Holders { places, left_out }
-    HeldPlace { inode, lane, holders, waits, fought }
+    HeldPlace { inode, lane, holders, waits, fought, storers, passed_through }
+    Storer { session, label }
     Holder { session, label, shares, owned_bytes, recalls, millis, fenced }
     PageWait { session, label, to, start, end, blockers }
     FoughtPage { offset, changes, millis, since_millis, sides }
