@@ -52,6 +52,8 @@ struct Table {
 #[derive(Default)]
 struct PassthroughFile {
     state: Mutex<State>,
+    /// An open that has asked servers is over.
+    asked: Condvar,
 }
 
 #[derive(Default)]
@@ -60,6 +62,8 @@ struct State {
     kernel: Option<Known>,
     /// Descriptors of programs.
     opens: usize,
+    /// An open asks servers, without the lock: it stays in the table, and others that ask wait for their turn.
+    asking: bool,
     /// The kernel has forgotten the node since the last open. It may report that before the last close.
     forgotten: bool,
     /// It has left the table.
@@ -112,15 +116,18 @@ impl PassthroughFiles {
             // Asked before anything is locked: its server may not answer, and then each open waits only for
             // itself.
             let lane = file.lane_here();
-            let mut state = entry.state.lock();
+            let state = entry.await_turn();
             if state.gone {
                 continue;
             }
-            let backing = match (lane, &state.kernel) {
+            let known = state.kernel.as_ref().map(|known| known.backing.id());
+            let asks = lane.and_then(|lane| state.asks(file, &lane, bytes));
+            let (mut state, backing) = match (asks, known) {
+                (Ok(asks), _) => entry.ask(state, || asks.of(kernel, file)),
                 // What was opened only for writing cannot be mapped; its writes go by requests, beside
                 // others' mappings.
-                (Err(error), Some(known)) if error.kind() == ErrorKind::Denied => Ok(known.backing.id()),
-                (lane, _) => lane.and_then(|lane| state.open(kernel, file, &lane, bytes)),
+                (Err(error), Some(known)) if error.kind() == ErrorKind::Denied => (state, Ok(known)),
+                (Err(error), _) => (state, Err(error)),
             };
             let error = match backing {
                 Ok(backing) => {
@@ -222,32 +229,114 @@ impl Drop for PassthroughFiles {
     }
 }
 
-impl State {
-    /// The kernel's number of the file, for one more open.
-    fn open(&mut self, kernel: &BackingFiles, file: &Arc<File>, lane: &LaneHere, bytes: u64) -> Result<u32> {
+/// What an open has to ask servers for before the kernel has the file for it as well.
+enum Asks {
+    Nothing,
+    /// The kernel has none of it yet.
+    Begin,
+    /// What it has was given to another session: this machine was suspended for longer than that one has lived. The memory is
+    /// the same; otherwise the kernel refuses.
+    Anew,
+    /// So far it was only read.
+    Writing,
+}
+
+/// What has come of it.
+enum Given {
+    Nothing,
+    Begun(Known),
+    Kept(Kept),
+    Writing(Arc<File>),
+}
+
+impl Asks {
+    fn of(self, kernel: &BackingFiles, file: &Arc<File>) -> Result<Given> {
         let write = file.rights().write;
-        let Some(known) = &mut self.kernel else {
+        let kept = |lane| Kept { file: file.clone(), lane: Arc::new(lane) };
+        Ok(match self {
+            Asks::Nothing => Given::Nothing,
+            Asks::Begin => {
+                let begun = file.begin_passthrough(write)?;
+                let backing = kernel.register(&begun.file).inspect_err(|_| file.take_back())?;
+                Given::Begun(Known { backing, server: begun.server, kept: kept(begun.file) })
+            }
+            Asks::Anew => Given::Kept(kept(file.begin_passthrough(write)?.file)),
+            Asks::Writing => {
+                file.pass_through_for_writing()?;
+                Given::Writing(file.clone())
+            }
+        })
+    }
+}
+
+impl PassthroughFile {
+    /// The state, when no open asks.
+    fn await_turn(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while state.asking {
+            state = self.asked.wait(state);
+        }
+        state
+    }
+
+    /// Asks without the lock, for servers may wait for other kernels: whoever closes the file or looks at it goes on.
+    /// Returns the kernel's number of the file.
+    fn ask<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        asks: impl FnOnce() -> Result<Given>,
+    ) -> (MutexGuard<'a, State>, Result<u32>) {
+        state.asking = true;
+        drop(state);
+        let on_panic = Turn(self);
+        let given = asks();
+        let mut state = self.state.lock();
+        std::mem::forget(on_panic);
+        state.asking = false;
+        self.asked.notify_all();
+        let number = given.and_then(|given| state.take(given));
+        (state, number)
+    }
+}
+
+/// Ends the turn of an open whose thread panics.
+struct Turn<'a>(&'a PassthroughFile);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().asking = false;
+        self.0.asked.notify_all();
+    }
+}
+
+impl State {
+    /// What to ask for one more open.
+    fn asks(&self, file: &File, lane: &LaneHere, bytes: u64) -> Result<Asks> {
+        let Some(known) = &self.kernel else {
             check_is_whole(&lane.file, bytes)?;
-            let begun = file.begin_passthrough(write)?;
-            let backing = kernel.register(&begun.file).inspect_err(|_| file.take_back())?;
-            let id = backing.id();
-            let kept = Kept { file: file.clone(), lane: Arc::new(begun.file) };
-            self.kernel = Some(Known { backing, server: begun.server, kept });
-            return Ok(id);
+            return Ok(Asks::Begin);
         };
         if lane.server != known.server {
             return Err(Error::new(ErrorKind::Lost, "what the kernel has was lost with its server"));
         }
-        if !file.is_of_session_of(&known.kept.file) {
-            // This machine was suspended for longer than its session lives. The memory is the same; otherwise
-            // the kernel refuses.
-            let begun = file.begin_passthrough(write)?;
-            known.kept = Kept { file: file.clone(), lane: Arc::new(begun.file) };
-        } else if write && !known.kept.file.rights().write {
-            file.pass_through_for_writing()?;
-            known.kept.file = file.clone();
+        let of_this_session = file.is_of_session_of(&known.kept.file);
+        Ok(match of_this_session {
+            false => Asks::Anew,
+            true if file.rights().write && !known.kept.file.rights().write => Asks::Writing,
+            true => Asks::Nothing,
+        })
+    }
+
+    /// Notes what was given; returns the kernel's number of the file.
+    fn take(&mut self, given: Given) -> Result<u32> {
+        match (given, &mut self.kernel) {
+            (Given::Begun(known), kernel) => *kernel = Some(known),
+            (Given::Kept(kept), Some(known)) => known.kept = kept,
+            (Given::Writing(file), Some(known)) => known.kept.file = file,
+            (Given::Nothing, _) | (_, None) => {}
         }
-        Ok(known.backing.id())
+        let gone = || Error::new(ErrorKind::Stale, "the kernel has let go of the file meanwhile");
+        self.kernel.as_ref().map(|known| known.backing.id()).ok_or_else(gone)
     }
 
     /// The handle that reports stores to the home, if there may be any.
@@ -283,7 +372,7 @@ impl Kept {
 impl Shared {
     /// Closes a file that no program has open or mapped.
     fn end_if_over(&self, inode: InodeId, mut state: MutexGuard<'_, State>) {
-        if state.opens > 0 || !state.forgotten || state.gone {
+        if state.opens > 0 || state.asking || !state.forgotten || state.gone {
             return;
         }
         state.gone = true;
