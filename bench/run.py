@@ -25,6 +25,7 @@ import startup
 import strict
 import tracing_cost
 import trees
+import viewed
 
 from pool import BenchError, Pool, bench_binary
 
@@ -78,6 +79,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
         rows += refreshing.rows(pool, args.quick, args.only)
         progress("coherence")
         rows += coherence.rows(pool, args.quick, args.only)
+        progress("reads beside a view")
+        rows += viewed.rows(pool, args.quick, args.only)
         progress("strict mounts")
         rows += strict.rows(pool, args.quick, args.only, args.proof)
         progress("trees")
