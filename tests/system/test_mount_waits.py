@@ -21,7 +21,7 @@ import pytest
 
 from groups import control_group
 from litmus import COHERENT, LONG, OPTIONS, RELAXED, STRICT
-from mount import REFRESH, Mount, Program
+from mount import REFRESH, Mount, Program, mapping
 from pool import MIB, Pool, eventually
 
 pytestmark = [pytest.mark.both, pytest.mark.lengthy]
@@ -617,6 +617,44 @@ def test_stores_beside_a_write_that_goes_past_the_pages_survive_and_so_does_the_
         assert writer.view[writer.AT + 200] == 3
         writer.check()
         assert os.pread(writer.other, 1, writer.AT + 200) == b"\3"
+
+
+# SEMANTICS 128.14
+@pytest.mark.parametrize("count", [40, 120])
+def test_a_load_that_waits_for_its_turn_in_its_mount_holds_nobody_up(
+    pairs: dict[str, Pair], place: str, count: int
+) -> None:
+    """More loads wait for a machine than a mount has connections for, or threads; it wants the page of one of them."""
+    pair = pairs[STRICT]
+    here, there = (mount / place / "file" for mount in pair.mounts)
+    here.write_bytes(bytes(300 * PAGE))
+    wanted, others = 290 * PAGE, [2 * page * PAGE for page in range(1, count + 1)]
+    with ExitStack() as stack:
+        owner = stack.enter_context(Program(mapping(there)))
+        reader = stack.enter_context(here.open("rb", buffering=0)).fileno()
+        os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_RANDOM)
+        stack.callback(pair.set_free)
+        # This mount has the page, as far as its server knows.
+        assert os.pread(reader, 1, wanted) == b"\0"
+        os.posix_fadvise(reader, wanted, PAGE, os.POSIX_FADV_DONTNEED)
+        owner.run(f"for at in {others}: view[at] = 1")
+        pair.delays[1].set({DROP: (3_000, 0)})
+        found: dict[int, bytes] = {}
+        loads = {
+            at: threading.Thread(target=lambda at=at: found.update({at: os.pread(reader, 1, at)})) for at in others
+        }
+        for load in loads.values():
+            load.start()
+        time.sleep(MOMENT_SECONDS)
+        last = threading.Thread(target=lambda: found.update({wanted: os.pread(reader, 1, wanted)}))
+        last.start()
+        time.sleep(MOMENT_SECONDS)
+        owner.run(f"view[{wanted}] = 2")
+        assert not found, "the store has waited for the loads, or these for nobody"
+        pair.set_free()
+        for load in (*loads.values(), last):
+            load.join()
+        assert found == {wanted: b"\2", **dict.fromkeys(others, b"\1")}
 
 
 # SEMANTICS 141

@@ -97,4 +97,5 @@ pub use ramlace_wire::leases::DataRecall;
 pub use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockTable, LockedFile};
 pub use ramlace_wire::namespace::{NewMode, RenameMode};
 pub use ramlace_wire::runs::{Strided, Tile};
+pub use session::places::{OnTurn, Turn};
 pub use session::reach::NOBODY_ANSWERS;

@@ -83,6 +83,12 @@ pub trait FileSystem: Send + Sync + 'static {
         Urgency::Usual
     }
 
+    /// A request has to wait until others are answered. What this returns is dropped right before it is handled.
+    fn waits(&self, unique: u64, operation: &Operation<'_>) -> Option<Box<dyn Send>> {
+        let _ = (unique, operation);
+        None
+    }
+
     /// The kernel gives back this many lookups of the node.
     fn forget(&self, node: u64, lookups: u64) {
         let _ = (node, lookups);

@@ -15,22 +15,24 @@ use crate::reply::Channel;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// A request that was read and not handled.
-#[derive(Debug)]
 pub struct Aside {
     /// By what it is answered.
     pub channel: Arc<Channel>,
     pub bytes: Box<[u8]>,
     pub urgency: Urgency,
+    /// What the file system keeps of it meanwhile.
+    pub kept: Option<Box<dyn Send>>,
 }
 
 /// Which requests are handled, and which wait.
-#[derive(Debug)]
+///
+/// Lock order: `state`, then what the file system locks when a request waits, or waits no more.
 pub struct Turns {
     limits: Workers,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     handled: [usize; 3],
     waiting: VecDeque<Aside>,
@@ -117,7 +119,7 @@ mod tests {
             let (socket, _) = crate::guard::pair().unwrap();
             let device = Arc::new(Device::new(socket));
             let channel = Channel { device, inflight: Arc::default(), delays: None };
-            Aside { channel: Arc::new(channel), bytes: vec![0; bytes].into(), urgency }
+            Aside { channel: Arc::new(channel), bytes: vec![0; bytes].into(), urgency, kept: None }
         })
     }
 

@@ -264,7 +264,8 @@ impl<F: FileSystem> Worker<F> {
     fn answer(&mut self, bytes: usize) {
         let Worker { pool, channel, buffer, scratch, .. } = self;
         let mut next = pool.answer(channel, &buffer.as_mut()[..bytes], scratch, None);
-        while let Some(Aside { channel, bytes, urgency }) = next {
+        while let Some(Aside { channel, bytes, urgency, kept }) = next {
+            drop(kept);
             next = pool.answer(&channel, &bytes, scratch, Some(urgency));
         }
     }
@@ -288,7 +289,10 @@ impl<F: FileSystem> Pool<F> {
             Ok(Message { opcode, unique, node, caller, body: Body::Request(operation) }) => {
                 let has_turn = urgency.is_some();
                 let urgency = urgency.unwrap_or_else(|| file_system.urgency(&operation));
-                let aside = || Aside { channel: channel.clone(), bytes: bytes.into(), urgency };
+                let aside = || {
+                    let kept = file_system.waits(unique, &operation);
+                    Aside { channel: channel.clone(), bytes: bytes.into(), urgency, kept }
+                };
                 if !has_turn && !self.turns.begin(urgency, bytes.len(), aside) {
                     return None;
                 }

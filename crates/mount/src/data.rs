@@ -1,7 +1,7 @@
 //! The bytes of files: reading, writing, allocating, publishing.
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
-use ramlace_client::{File, KeptRead, Pool, RecallsMade, acting_for};
+use ramlace_client::{File, KeptRead, Pool, RecallsMade, Turn, acting_for};
 use ramlace_fuse::{AnsweringEnd, Caller, Reply};
 use ramlace_wire::Mode;
 use ramlace_wire::chunk::Sought;
@@ -167,10 +167,11 @@ impl PoolFileSystem {
     fn read_pages(&self, file: &File, buffer: &mut [u8], range: ByteRange, unique: u64) -> Result<KeptRead> {
         let inode = file.inode();
         let unique = self.handles.is_written_here(inode).then_some(unique);
-        let _reading = self.pages.begin_read(inode, file.layout(), range, unique);
+        let reading = self.pages.begin_read(inode, file.layout(), range, unique);
+        let on_turn = self.on_turn(&reading, buffer.len() as u64 == range.length());
         let mut repeated = false;
         if !self.may_be_stored_into(file) || !self.handles.may_store_into_holes(inode, range.end) {
-            let read = file.read_keeping(buffer, range.start)?;
+            let read = file.read_keeping(buffer, range.start, &on_turn)?;
             if self.may_be_stored_into(file) || !has_empty_page(&buffer[..read.bytes]) {
                 return Ok(read);
             }
@@ -181,8 +182,28 @@ impl PoolFileSystem {
                 return Ok(read);
             }
         }
-        let read = file.read_for_stores(buffer, range.start)?;
+        let read = file.read_for_stores(buffer, range.start, &on_turn)?;
         Ok(KeptRead { repeated: read.repeated || repeated, ..read })
+    }
+
+    /// The kernel has locked pages for a read that no thread handles yet; until this is dropped.
+    pub(crate) fn read_waits(&self, number: u64, range: ByteRange, unique: u64) -> Option<Request> {
+        let open = self.handles.get(number).ok()?;
+        let (inode, layout) = (open.file.inode(), open.file.layout());
+        let unique = self.handles.is_written_here(inode).then_some(unique);
+        let read = self.pages.begin_read(inode, layout, range, unique);
+        self.pages.note_turn(&read, Turn::Waits);
+        Some(read)
+    }
+
+    /// Notes of a read that it is not sent yet. Not if it is already known where in these pages the file ends: that may be
+    /// outdated when it is sent.
+    fn on_turn<'a>(&'a self, reading: &'a Request, is_whole: bool) -> impl Fn(Turn) + 'a {
+        move |turn| {
+            if is_whole {
+                self.pages.note_turn(reading, turn);
+            }
+        }
     }
 
     /// Writes bytes from a `write`, or (`cached`) from the kernel's pages, where programs stored them through
@@ -312,14 +333,15 @@ impl PoolFileSystem {
     ) -> Result<KeptRead> {
         let inode = file.inode();
         let unique = self.handles.is_written_here(inode).then_some(unique);
-        let _reading = self.pages.begin_read(inode, file.layout(), range, unique);
+        let reading = self.pages.begin_read(inode, file.layout(), range, unique);
+        let on_turn = self.on_turn(&reading, buffer.len() as u64 == range.length());
         if !self.may_be_stored_into(file) {
             self.versions.note_bare_pages(inode);
         }
         // Either an open for writing has seen this read, or it is seen here.
         let own = self.may_be_stored_into(file);
         let take = own && self.handles.may_store_into_holes(inode, range.end);
-        let bytes = file.read_strictly(buffer, range.start, own, take)?;
+        let bytes = file.read_strictly(buffer, range.start, (own, take), &on_turn)?;
         Ok(KeptRead { bytes, repeated: false })
     }
 

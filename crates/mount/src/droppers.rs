@@ -336,10 +336,14 @@ impl Shared {
                 return None;
             }
             let now = self.now();
-            if let Some(next) = state.drops.next(now) {
-                state.threads.insert(next.0, rustix::thread::gettid());
+            if let Some((id, Wanted { inode, mut parts })) = state.drops.next(now) {
+                let unsent = self.pages.unsent(inode, &parts);
+                if !unsent.is_empty() {
+                    parts = state.drops.skip(id, &unsent);
+                }
+                state.threads.insert(id, rustix::thread::gettid());
                 self.see_to_watch(&state);
-                return Some(next);
+                return Some((id, Wanted { inode, parts }));
             }
             if !state.drops.begin_idling() {
                 state.drops.end_thread();

@@ -377,6 +377,16 @@ impl FileSystem for PoolFileSystem {
         }
     }
 
+    fn waits(&self, unique: u64, operation: &Operation<'_>) -> Option<Box<dyn Send>> {
+        match operation {
+            Operation::Read { handle, offset, length, lock_owner: None, .. } => {
+                let range = ByteRange { start: *offset, end: offset.saturating_add((*length).into()) };
+                Some(Box::new(self.read_waits(*handle, range, unique)?))
+            }
+            _ => None,
+        }
+    }
+
     fn interrupt(&self, unique: u64) {
         self.locks.interrupt(unique);
     }

@@ -25,6 +25,8 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     requests: Vec<(u64, Kind, ByteRange)>,
+    /// Reads that wait for their turn to be sent to a server, by their numbers.
+    unsent: Vec<u64>,
     /// By call: what was left out of write-backs because of it, in order.
     left_out: Vec<(u64, LeftOut)>,
 }
@@ -34,6 +36,8 @@ pub(crate) struct InFlight {
 pub(crate) struct HeldPages {
     /// Those that the kernel may have locked for them, without bytes: nobody reads them.
     pub(crate) locked: Vec<ByteRange>,
+    /// Those that are locked for reads that are not sent yet: nothing of before is in them, now or later.
+    pub(crate) unsent: Vec<ByteRange>,
     /// The file is being truncated: the kernel drops no page that programs have stored into, wherever it lies.
     pub(crate) is_cut: bool,
 }
@@ -58,6 +62,7 @@ impl InFlight {
 
     pub(crate) fn end(&mut self, number: u64) {
         self.requests.retain(|(other, ..)| *other != number);
+        self.note_sent(number);
         self.left_out.retain(|(other, _)| *other != number);
     }
 
@@ -118,13 +123,34 @@ impl InFlight {
         }
     }
 
+    /// A read waits for its turn to be sent.
+    pub(crate) fn note_unsent(&mut self, number: u64) {
+        self.unsent.push(number);
+    }
+
+    /// It is about to be sent.
+    pub(crate) fn note_sent(&mut self, number: u64) {
+        self.unsent.retain(|other| *other != number);
+    }
+
+    /// The pages of a range that are locked for reads that are not sent yet. The kernel has nothing of before in them, and
+    /// what it gets will be newer than whatever was recalled by now.
+    pub(crate) fn unsent(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
+        let pages = whole_pages(range);
+        let reads = self.of(Kind::Read).filter(|(number, _)| self.unsent.contains(number));
+        reads.map(move |(_, of)| whole_pages(of).intersection(pages)).filter(|part| !part.is_empty())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Whether a request of this kind that began before `number` touches the same pages.
+    /// Whether a request of this kind that began before `number` touches the same pages. A read that is not sent yet does
+    /// not count: it will bring what was written by now.
     pub(crate) fn has(&self, kind: Kind, range: ByteRange, before: u64) -> bool {
-        self.of(kind).any(|(number, of)| number < before && share_a_page(of, range))
+        let mut earlier =
+            self.of(kind).filter(|(number, _)| *number < before && !self.unsent.contains(number));
+        earlier.any(|(_, of)| share_a_page(of, range))
     }
 
     /// The parts of these pages that requests may hold locked until they are answered. A page that is just being
@@ -209,6 +235,28 @@ mod tests {
         assert_eq!(in_flight.unread(), [range(0, u64::MAX)]);
         in_flight.end(2);
         assert!(in_flight.held(range(0, 1)).is_empty() && in_flight.left_out.is_empty());
+    }
+
+    // SEMANTICS 128.14
+    #[test]
+    fn a_read_is_unsent_between_its_wait_and_its_turn() {
+        let mut in_flight = InFlight::default();
+        let unsent = |in_flight: &InFlight, of| in_flight.unsent(of).collect::<Vec<_>>();
+        in_flight.begin(1, Kind::Read, range(4096, 12_288));
+        in_flight.begin(2, Kind::Through, range(0, 4096));
+        assert_eq!(unsent(&in_flight, range(0, u64::MAX)), [], "it may be answered by now");
+        in_flight.note_unsent(1);
+        assert_eq!(unsent(&in_flight, range(0, u64::MAX)), [range(4096, 12_288)]);
+        assert_eq!(unsent(&in_flight, range(8192, 8193)), [range(8192, 12_288)], "whole pages");
+        assert_eq!(unsent(&in_flight, range(0, 4096)), []);
+        assert!(!in_flight.has(Kind::Read, range(4096, 4097), 9), "it brings what was written by now");
+        in_flight.note_sent(1);
+        assert!(in_flight.has(Kind::Read, range(4096, 4097), 9));
+        assert_eq!(unsent(&in_flight, range(0, u64::MAX)), []);
+        in_flight.note_unsent(1);
+        in_flight.end(1);
+        in_flight.begin(1, Kind::Read, range(0, 1));
+        assert_eq!(unsent(&in_flight, range(0, u64::MAX)), []);
     }
 
     #[test]

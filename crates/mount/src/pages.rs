@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ramlace_base::{ByteRange, InodeId};
-use ramlace_client::RecallsMade;
+use ramlace_client::{RecallsMade, Turn};
 use ramlace_wire::Layout;
 
 use crate::in_flight::{HeldPages, Kind, LeftOut};
@@ -123,6 +123,17 @@ impl Pages {
             begun
         });
         self.request(inode, begun)
+    }
+
+    /// A read waits for its turn to be sent to a server, or its turn has come.
+    pub(crate) fn note_turn(&self, read: &Request, turn: Turn) {
+        self.find_and_wake(read.inode, |file| file.note_turn(read.number, turn));
+    }
+
+    /// The parts of these pages that are locked for reads that are not sent yet: whatever was recalled by now, nothing of
+    /// before is in them, now or later.
+    pub(crate) fn unsent(&self, inode: InodeId, parts: &[ByteRange]) -> Vec<ByteRange> {
+        self.read(inode, |file| file.unsent(parts)).unwrap_or_default()
     }
 
     /// A truncation to any size begins: until it is answered the kernel writes back no page of the file.

@@ -11,6 +11,10 @@
 //! and then it is reported as *blocked*: no change of bytes waits for it any more. A drop of pages that no request holds
 //! ends soon once it begins, so it never waits for a thread behind stuck drops.
 //!
+//! A page that is locked for a read which waits for its turn to be sent needs no drop: nothing of before is in it, and what it
+//! gets is newer than the recall. The server does not know of such a read, so a recall of these pages is reported as done.
+//! It must not wait for the read, which may wait behind others that wait for this very recall.
+//!
 //! A recall of which nothing begins or ends to be dropped for long, because later requests hold some of each part or
 //! no thread is left, is reported as blocked without that: to be fenced would show the same older bytes, and
 //! lose stores besides. One of a relaxed file is always reported at once, and dropped all the same.
@@ -20,7 +24,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use ramlace_base::{ByteRange, InodeId, ServerId, limits};
 
 use self::job::{Job, Late, RestDrop};
-use crate::in_flight::HeldPages;
+use crate::in_flight::{HeldPages, without};
 use crate::pages::WHOLE;
 
 mod job;
@@ -306,6 +310,17 @@ impl<T> Drops<T> {
         Some((id, drop))
     }
 
+    /// Of what a thread is about to drop for a server, these pages are locked for reads that are not sent yet. Returns what is
+    /// left to be dropped.
+    pub(crate) fn skip(&mut self, id: u64, unsent: &[ByteRange]) -> Vec<ByteRange> {
+        let Some(job) = self.jobs.get_mut(&id) else { return Vec::new() };
+        if matches!(job.whom, Some(For::Server(..) | For::Rest(_))) {
+            let parts = job.drop.parts.iter().flat_map(|part| without(*part, unsent.iter().copied()));
+            job.drop.parts = parts.collect();
+        }
+        job.drop.parts.clone()
+    }
+
     /// A thread is done: it has dropped the pages, or the kernel has refused, which is not reported as done.
     pub(crate) fn over(&mut self, id: u64, dropped: bool, now: u64) -> Option<Effect<T>> {
         let job = self.remove(id)?;
@@ -405,7 +420,7 @@ impl<T> Drops<T> {
         held: impl Fn(&Wanted) -> HeldPages,
         sleeps: impl Fn(u64) -> bool,
     ) -> Vec<Effect<T>> {
-        let (mut effects, mut rests) = (Vec::new(), Vec::new());
+        let (mut effects, mut rests, mut done) = (Vec::new(), Vec::new(), Vec::new());
         for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.look_at <= now) {
             if job.is_relaxed
                 && !job.is_told
@@ -441,6 +456,11 @@ impl<T> Drops<T> {
                             effects.push(Effect::Blocked(server, number));
                             job.is_told = true;
                         }
+                        Late::Done => {
+                            effects.push(Effect::Done(server, number));
+                            self.recalled.remove(&(server, number));
+                            done.push(*id);
+                        }
                     }
                 }
                 other => job.whom = other,
@@ -449,7 +469,24 @@ impl<T> Drops<T> {
         }
         self.added += rests.len();
         rests.into_iter().for_each(|(whole, rest)| self.push_rest(whole, rest, now));
+        done.into_iter().for_each(|id| self.is_done(id));
         effects
+    }
+
+    /// A recall is done although its drop is not over: what has not begun of it is not dropped any more.
+    fn is_done(&mut self, id: u64) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.whom = Some(For::Nobody);
+        let rests = job.rest.drops.iter().map(|rest| rest.id);
+        let of_it: Vec<u64> = rests.chain([id]).collect();
+        for id in of_it {
+            if self.jobs.get(&id).is_some_and(|job| !job.runs)
+                && let Some(job) = self.remove(id)
+            {
+                self.waiting.retain(|other| *other != id);
+                self.free_waiting -= usize::from(job.is_free);
+            }
+        }
     }
 
     /// The number of drops that checks have added or freed since the last call.

@@ -204,7 +204,7 @@ fn a_write_back_that_races_with_truncations_never_makes_the_file_longer() {
                     let length = [4096, 100_000, 200_000][(round % 3) as usize];
                     let at = (round * 36_864) % 450_000;
                     let _there = pages.lock();
-                    file.read_keeping(&mut vec![0; length], at).unwrap();
+                    file.read_keeping(&mut vec![0; length], at, &|_| ()).unwrap();
                     let written = file.write_back(&vec![9; length], at, &mut RecallsMade::default());
                     assert_eq!(written.unwrap(), length);
                     round += 2;

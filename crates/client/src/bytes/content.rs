@@ -199,6 +199,7 @@ impl File {
                 return Ok(0);
             }
             let clamped = memory.clamped(there as usize);
+            pages.note_whole(there == length);
             let transfer = self.transfer_of(pages, handle, size, direction, clamped);
             let near = match direction {
                 Direction::Read if !pages.are_strict() => self.read_near(handle, &transfer),

@@ -13,12 +13,17 @@ use crate::bytes::memory::Memory;
 use crate::bytes::pages::{KeptRead, Noted, Pages, RecallsMade};
 use crate::bytes::transfer::Direction;
 use crate::session::lines::{of_pages, of_strict_reads, of_write_backs};
+use crate::session::places::OnTurn;
 
 impl File {
     /// As [`File::read_at`], for pages that a kernel will cache until [`crate::DataLeases`] are asked to drop
     /// them.
-    pub fn read_keeping(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
-        self.read_kept(Direction::Read, Keep::Share, buffer, offset)
+    ///
+    /// `on_turn` is told [`crate::Turn::Waits`] when the request for all of the bytes has to wait for a connection, and
+    /// [`crate::Turn::Comes`] before it is sent. In between nothing of the answer is known here: whatever is recalled of
+    /// these pages meanwhile, the answer is newer. Not of a read that goes beyond the file's end, as it is known here.
+    pub fn read_keeping(&self, buffer: &mut [u8], offset: u64, on_turn: OnTurn<'_>) -> Result<KeptRead> {
+        self.read_kept(Direction::Read, Keep::Share, buffer, offset, on_turn)
     }
 
     /// A kernel will cache pages that lie behind the end of the file, as zeros: others recall them when the file grows
@@ -49,7 +54,7 @@ impl File {
     }
 
     /// The same for the library's cache; `noted` records how the bytes were read.
-    pub(crate) fn read_block(&self, buffer: &mut [u8], offset: u64, noted: &Noted) -> Result<usize> {
+    pub(crate) fn read_block(&self, buffer: &mut [u8], offset: u64, noted: &Noted<'_>) -> Result<usize> {
         let mut memory = Memory::of_slice(buffer, offset);
         let pages = Pages::Keep(Keep::Share, noted);
         of_pages(|| self.read_pages(Direction::Read, &mut memory, offset, pages))
@@ -60,8 +65,8 @@ impl File {
     ///
     /// Errors: `NoSpace` where there is no memory, or where little is left and more than one page with holes
     /// is asked for: then ask page by page for those that are needed.
-    pub fn read_for_stores(&self, buffer: &mut [u8], offset: u64) -> Result<KeptRead> {
-        self.read_kept(Direction::Fault, Keep::Share, buffer, offset)
+    pub fn read_for_stores(&self, buffer: &mut [u8], offset: u64, on_turn: OnTurn<'_>) -> Result<KeptRead> {
+        self.read_kept(Direction::Fault, Keep::Share, buffer, offset, on_turn)
     }
 
     /// The same on a strict mount. `own`: programs may store into these pages, so no other kernel may have
@@ -69,10 +74,16 @@ impl File {
     ///
     /// Errors: `Busy` for several pages that other kernels also have, if they are to be owned or lie in
     /// several lanes: ask page by page.
-    pub fn read_strictly(&self, buffer: &mut [u8], offset: u64, own: bool, take: bool) -> Result<usize> {
+    pub fn read_strictly(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+        (own, take): (bool, bool),
+        on_turn: OnTurn<'_>,
+    ) -> Result<usize> {
         let direction = if take { Direction::Fault } else { Direction::Read };
         let keep = if own { Keep::Own } else { Keep::Strict };
-        self.read_kept(direction, keep, buffer, offset).map(|read| read.bytes)
+        self.read_kept(direction, keep, buffer, offset, on_turn).map(|read| read.bytes)
     }
 
     fn read_kept(
@@ -81,8 +92,10 @@ impl File {
         keep: Keep,
         buffer: &mut [u8],
         offset: u64,
+        on_turn: OnTurn<'_>,
     ) -> Result<KeptRead> {
-        let (mut memory, noted) = (Memory::of_slice(buffer, offset), Noted::default());
+        let noted = Noted { on_turn: Some(on_turn), ..Noted::default() };
+        let mut memory = Memory::of_slice(buffer, offset);
         let pages = Pages::Keep(keep, &noted);
         let read = || self.read_pages(direction, &mut memory, offset, pages);
         let read = if pages.are_strict() { of_strict_reads(read) } else { of_pages(read) };

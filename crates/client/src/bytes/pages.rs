@@ -7,6 +7,7 @@ use ramlace_base::ServerId;
 use ramlace_wire::chunk::{Keep, WriteOrigin};
 use ramlace_wire::inline::FirstPage;
 
+use crate::session::places::OnTurn;
 use crate::session::sequences::NumberFor;
 
 /// The result of a read for pages.
@@ -58,12 +59,16 @@ impl FromIterator<(ServerId, u64)> for RecallsMade {
 }
 
 /// What is noted during a read of bytes that will be cached.
-#[derive(Debug, Default)]
-pub(crate) struct Noted {
+#[derive(Default)]
+pub(crate) struct Noted<'a> {
     /// A request was repeated.
     pub(crate) repeated: Cell<bool>,
     /// They came from the inode, and not from lanes.
     pub(crate) inline: Cell<bool>,
+    /// All that is asked for lies below the file's end, as it is known here.
+    pub(crate) is_whole: Cell<bool>,
+    /// Is told when the request for all bytes waits for its turn.
+    pub(crate) on_turn: Option<OnTurn<'a>>,
 }
 
 /// How a transfer's bytes relate to the pages of this machine's kernel.
@@ -72,7 +77,7 @@ pub(crate) enum Pages<'a> {
     /// Not at all.
     None,
     /// The kernel caches what is read, in this way.
-    Keep(Keep, &'a Noted),
+    Keep(Keep, &'a Noted<'a>),
     /// The kernel caches what a program writes.
     Through,
     /// A program's write goes past what the kernel caches of these bytes: that is recalled, as from others.
@@ -123,6 +128,22 @@ impl Pages<'_> {
     pub(crate) fn repeated(&self) -> Option<&Cell<bool>> {
         match self {
             Pages::Keep(_, noted) => Some(&noted.repeated),
+            Pages::None | Pages::Through | Pages::Beside | Pages::Back(_) => None,
+        }
+    }
+
+    /// Whether a read goes to the file's end, or not so far. Of one that goes to the end, that is known already when it
+    /// waits for its turn.
+    pub(crate) fn note_whole(&self, is_whole: bool) {
+        if let Pages::Keep(_, noted) = self {
+            noted.is_whole.set(is_whole);
+        }
+    }
+
+    /// What is told when the one request for all bytes of a read waits for its turn.
+    pub(crate) fn on_turn(&self) -> Option<OnTurn<'_>> {
+        match self {
+            Pages::Keep(_, noted) => noted.on_turn.filter(|_| noted.is_whole.get()),
             Pages::None | Pages::Through | Pages::Beside | Pages::Back(_) => None,
         }
     }

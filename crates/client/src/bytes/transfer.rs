@@ -218,7 +218,8 @@ impl<'a> Transfer<'a> {
         match self.direction {
             Direction::Read | Direction::Fault => {
                 let request = self.read_request(target, piece);
-                let call = Call { repeated: self.pages.repeated(), ..Call::about_lane(slot, deadline) };
+                let (repeated, on_turn) = (self.pages.repeated(), self.pages.on_turn());
+                let call = Call { repeated, on_turn, ..Call::about_lane(slot, deadline) };
                 self.session.call(&request, &call, |line, received| {
                     let brought = Brought::of_chunk(&received);
                     self.memory.with_targets(range, |targets| self.deliver(line, brought, targets, deadline))

@@ -16,6 +16,7 @@ use crate::session::exchange::{AnyExchange, Exchange};
 use crate::session::holders::answered_by;
 use crate::session::judging::name_server;
 use crate::session::lines::{Line, Server, Unanswered, reply_without_data};
+use crate::session::places::OnTurn;
 use crate::session::retry::{OnRetry, VerdictOfOne, verdict_of_one};
 use crate::session::sequences::Ticket;
 
@@ -30,6 +31,8 @@ pub(crate) struct Call<'a> {
     pub(crate) on_retry: OnRetry,
     /// Set when a reply was lost: a server may still process that copy of the request.
     pub(crate) repeated: Option<&'a Cell<bool>>,
+    /// Is told when it has to wait for its turn.
+    pub(crate) on_turn: Option<OnTurn<'a>>,
     /// It needs a connection that can pass descriptors.
     pub(crate) local_only: bool,
     pub(crate) deadline: Instant,
@@ -43,8 +46,17 @@ impl<'a> Call<'a> {
 
     /// A plain query to a slot.
     pub(crate) fn of_slot(slot: Slot, deadline: Instant) -> Call<'a> {
-        let (on_retry, repeated) = (OnRetry::Repeat, None);
-        Call { slot, ticket: None, path: &[], data: &[], on_retry, repeated, local_only: false, deadline }
+        Call {
+            slot,
+            ticket: None,
+            path: &[],
+            data: &[],
+            on_retry: OnRetry::Repeat,
+            repeated: None,
+            on_turn: None,
+            local_only: false,
+            deadline,
+        }
     }
 }
 
@@ -187,7 +199,7 @@ impl Session {
         exchange: &mut dyn AnyExchange,
         call: &Call<'_>,
     ) -> std::result::Result<(), Unanswered> {
-        let (mut line, deadline) = self.line(server, call.deadline)?;
+        let (mut line, deadline) = self.line_in_turn(server, call.deadline, call.on_turn)?;
         if call.local_only && !line.is_local() {
             return Err(Unanswered::from_server(Error::new(
                 ErrorKind::Unsupported,

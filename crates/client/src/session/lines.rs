@@ -20,7 +20,7 @@ use ramlace_wire::{
 use crate::session::descriptors::{Descriptors, Noted};
 use crate::session::heard::Heard;
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
-use crate::session::places::{Places, Purpose};
+use crate::session::places::{OnTurn, Places, Purpose, Turn};
 
 thread_local! {
     static PURPOSE: Cell<Purpose> = const { Cell::new(Purpose::Usual) };
@@ -183,18 +183,23 @@ impl Server {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
-    /// A connection for the calling thread; if all are in use, it waits its turn. `connect` makes a new one.
-    /// At the deadline, `longer` is asked until when the wait may go on.
+    /// A connection for the calling thread; if all are in use, it waits its turn, of which `on_turn` is told. `connect`
+    /// makes a new one. At the deadline, `longer` is asked until when the wait may go on.
     pub(crate) fn line(
         self: &Arc<Server>,
         deadline: Instant,
+        on_turn: Option<OnTurn<'_>>,
         longer: impl FnMut() -> Option<Instant>,
         connect: impl FnOnce() -> std::result::Result<Link, Unanswered>,
     ) -> std::result::Result<Line, Unanswered> {
         let purpose = PURPOSE.get();
         let mut lines = self.lock();
         if !lines.places.take(purpose) {
-            lines = self.await_place(lines, purpose, deadline, longer)?;
+            let tell = |turn| on_turn.into_iter().for_each(|tell| tell(turn));
+            tell(Turn::Waits);
+            let waited = self.await_place(lines, purpose, deadline, longer);
+            tell(Turn::Comes);
+            lines = waited?;
         }
         let link = lines.idle.pop();
         drop(lines);

@@ -37,6 +37,18 @@ impl Purpose {
     }
 }
 
+/// Whether a request waits for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// All are in use: nothing is sent before one is free.
+    Waits,
+    /// It is about to be sent.
+    Comes,
+}
+
+/// Is told of the turn of a request that has to wait for a place; not of one that has its place at once.
+pub type OnTurn<'a> = &'a dyn Fn(Turn);
+
 /// Places in use, and the threads that wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Places {

@@ -18,6 +18,7 @@ use crate::session::Session;
 use crate::session::heart::Heart;
 use crate::session::lines::{Line, Link, Server, Unanswered, roundtrip};
 use crate::session::patience::HOLDERS_WAIT_MAX;
+use crate::session::places::OnTurn;
 use crate::session::settings::Seed;
 
 /// The error text when no server of the pool could be reached.
@@ -129,6 +130,16 @@ impl Session {
         server: &Arc<Server>,
         deadline: Instant,
     ) -> std::result::Result<(Line, Instant), Unanswered> {
+        self.line_in_turn(server, deadline, None)
+    }
+
+    /// The same; `on_turn` is told when it has to wait for its turn.
+    pub(crate) fn line_in_turn(
+        &self,
+        server: &Arc<Server>,
+        deadline: Instant,
+        on_turn: Option<OnTurn<'_>>,
+    ) -> std::result::Result<(Line, Instant), Unanswered> {
         if server.is_suspect() {
             self.probe(server, deadline)?;
         }
@@ -139,7 +150,7 @@ impl Session {
             waits_longer.get().then(|| self.deadline())
         };
         let begun = || if waits_longer.get() { self.deadline() } else { deadline };
-        let line = server.line(deadline, longer, || Ok(self.connect(server, begun())?))?;
+        let line = server.line(deadline, on_turn, longer, || Ok(self.connect(server, begun())?))?;
         Ok((line, begun()))
     }
 
@@ -152,7 +163,7 @@ impl Session {
         if server.is_suspect() {
             self.probe(server, until)?;
         }
-        server.line(until, || None, || Ok(self.connect(server, until)?))
+        server.line(until, None, || None, || Ok(self.connect(server, until)?))
     }
 
     /// The Unix socket of a server on this machine, if it may be used.

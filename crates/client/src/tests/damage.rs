@@ -129,7 +129,7 @@ fn in_pool(pool: &Pool, seed: u64) {
             let _ = file.write_at(&[1; 3000], 100);
             let _ = file.write_at(&vec![1; 200_000], 1 << 40);
             let _ = file.write_back(&[1; 100], 50, &mut crate::RecallsMade::default());
-            let _ = file.read_keeping(&mut [0; 3000], 0);
+            let _ = file.read_keeping(&mut [0; 3000], 0, &|_| ());
             let _ = file.sync();
         });
     });

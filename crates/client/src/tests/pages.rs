@@ -11,7 +11,7 @@ use ramlace_wire::{Chain, Kind};
 
 use super::{SHORT_MILLIS, UNIT, in_haste, pattern, striped, write_all};
 use crate::fake::{FakePool, Fault};
-use crate::{ConnectOptions, DataLeases, File, Pool, RecallsMade};
+use crate::{ConnectOptions, DataLeases, File, Pool, RecallsMade, Turn};
 
 fn ended(done: &[u64], blocked: &[u64]) -> EndRecalls {
     EndRecalls { blocked: blocked.to_vec(), ..EndRecalls::of_done(done) }
@@ -47,7 +47,7 @@ fn with_kernel(client: &Pool) -> Arc<Kernel> {
 
 fn keep(file: &File, offset: u64, length: usize) -> (Vec<u8>, bool) {
     let mut buffer = vec![0xee; length];
-    let read = file.read_keeping(&mut buffer, offset).unwrap();
+    let read = file.read_keeping(&mut buffer, offset, &|_| ()).unwrap();
     buffer.truncate(read.bytes);
     (buffer, read.repeated)
 }
@@ -341,8 +341,8 @@ fn more_reads_than_there_are_connections_for_wait_for_their_turn() {
     let client = pool.connect();
     let file = client.open("/file", &striped(1)).unwrap();
     write_all(&file, &pattern(2 * UNIT as usize, 1), 0);
-    let strictly = |file: &File| file.read_strictly(&mut [0; 10], 0, true, false).unwrap();
-    let for_pages = |file: &File| file.read_keeping(&mut [0; 10], 0).unwrap().bytes;
+    let strictly = |file: &File| file.read_strictly(&mut [0; 10], 0, (true, false), &|_| ()).unwrap();
+    let for_pages = |file: &File| file.read_keeping(&mut [0; 10], 0, &|_| ()).unwrap().bytes;
     // All of them have to succeed, on a busy machine too.
     in_haste(&client, 4 * SHORT_MILLIS, || {
         assert_eq!(read_late(&pool, &file, 60, strictly), [10; 60]);
@@ -385,7 +385,7 @@ fn nobody_waits_for_other_machines_when_all_waits_are_over() {
         pool.fault(Kind::ReadChunk, Fault::Held);
     }
     std::thread::scope(|scope| {
-        let read = || file.read_strictly(&mut [0; 10], 0, true, false).unwrap_err().kind();
+        let read = || file.read_strictly(&mut [0; 10], 0, (true, false), &|_| ()).unwrap_err().kind();
         let waiting: Vec<_> = (0..readers).map(|_| scope.spawn(read)).collect();
         eventually("reads wait", || pool.seen(Kind::ReadChunk) >= 24);
         client.end_waits();
@@ -414,6 +414,37 @@ fn what_was_stored_has_its_time_when_all_waits_are_over() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
+// SEMANTICS 128.14
+#[test]
+fn a_read_for_pages_tells_when_it_waits_for_its_turn_and_nothing_of_its_answer_is_known() {
+    let pool = FakePool::start(1);
+    let client = pool.connect();
+    let file = client.open("/file", &striped(1)).unwrap();
+    write_all(&file, &pattern(10_000, 1), 0);
+    let told = Mutex::new(Vec::new());
+    let note = |turn| told.lock().push(turn);
+    let (whole, short) = (vec![0; 4096], vec![0; 8192]);
+    let read =
+        |mut buffer: Vec<u8>, offset| file.read_strictly(&mut buffer, offset, (true, false), &note).unwrap();
+    assert_eq!(read(whole.clone(), 0), 4096);
+    assert_eq!(*told.lock(), [], "there was a place");
+    let (readers, before) = (24, pool.seen(Kind::ReadChunk));
+    (0..readers).for_each(|_| pool.fault(Kind::ReadChunk, Fault::Held));
+    std::thread::scope(|scope| {
+        (0..readers).for_each(|_| {
+            _ = scope.spawn(|| file.read_strictly(&mut [0; 10], 0, (false, false), &|_| ()).unwrap())
+        });
+        eventually("all places are taken", || pool.seen(Kind::ReadChunk) >= before + readers);
+        // One that goes beyond the end knows the end already.
+        let beyond = scope.spawn(|| read(short, 4096));
+        let waits = scope.spawn(|| read(whole, 4096));
+        eventually("it waits", || *told.lock() == [Turn::Waits]);
+        pool.state().releases_held = true;
+        assert_eq!((beyond.join().unwrap(), waits.join().unwrap()), (10_000 - 4096, 4096));
+    });
+    assert_eq!(*told.lock(), [Turn::Waits, Turn::Comes]);
+}
+
 // SEMANTICS 128.7
 #[test]
 fn a_strict_read_of_several_lanes_waits_for_nobody() {
@@ -422,7 +453,7 @@ fn a_strict_read_of_several_lanes_waits_for_nobody() {
     let file = client.open("/file", &striped(2)).unwrap();
     write_all(&file, &pattern(4 * UNIT as usize, 1), 0);
     let length = 2 * UNIT as usize;
-    let read = |own| file.read_strictly(&mut vec![0; length], 0, own, false);
+    let read = |own| file.read_strictly(&mut vec![0; length], 0, (own, false), &|_| ());
     let reads = |own| move || read(own).is_ok_and(|bytes| bytes == length);
     for own in [false, true] {
         eventually("what nobody has is read at once", reads(own));
@@ -433,8 +464,9 @@ fn a_strict_read_of_several_lanes_waits_for_nobody() {
     let (readers, before) = (24, pool.seen(Kind::ReadChunk));
     (0..readers).for_each(|_| pool.fault(Kind::ReadChunk, Fault::Held));
     std::thread::scope(|scope| {
-        (0..readers)
-            .for_each(|_| _ = scope.spawn(|| file.read_strictly(&mut [0; 10], 0, false, false).unwrap()));
+        (0..readers).for_each(|_| {
+            _ = scope.spawn(|| file.read_strictly(&mut [0; 10], 0, (false, false), &|_| ()).unwrap())
+        });
         eventually("reads wait", || pool.seen(Kind::ReadChunk) >= before + readers);
         assert_eq!(read(false).unwrap_err().kind(), ErrorKind::Busy);
         pool.state().releases_held = true;

@@ -1,7 +1,7 @@
 //! What is known of the kernel's pages of one file: see [`crate::pages`].
 
 use ramlace_base::ByteRange;
-use ramlace_client::RecallsMade;
+use ramlace_client::{RecallsMade, Turn};
 use ramlace_wire::Layout;
 
 use crate::in_flight::{HeldPages, InFlight, Kind, LeftOut};
@@ -97,7 +97,20 @@ impl File {
     /// What requests under way may hold of these pages.
     pub(crate) fn held(&self, parts: &[ByteRange]) -> HeldPages {
         let locked = parts.iter().flat_map(|part| self.in_flight.held(*part)).collect();
-        HeldPages { locked, is_cut: self.in_flight.is_cut() }
+        HeldPages { locked, unsent: self.unsent(parts), is_cut: self.in_flight.is_cut() }
+    }
+
+    /// The parts of these pages that are locked for reads that are not sent yet.
+    pub(crate) fn unsent(&self, parts: &[ByteRange]) -> Vec<ByteRange> {
+        parts.iter().flat_map(|part| self.in_flight.unsent(*part)).collect()
+    }
+
+    /// A read waits for its turn to be sent, or its turn has come.
+    pub(crate) fn note_turn(&mut self, number: u64, turn: Turn) {
+        match turn {
+            Turn::Waits => self.in_flight.note_unsent(number),
+            Turn::Comes => self.in_flight.note_sent(number),
+        }
     }
 
     /// The parts that are not just being read.

@@ -69,6 +69,8 @@ pub(super) enum Late {
     DropRest(Vec<ByteRange>),
     /// Report it as blocked: all other pages are dropped, or cannot be.
     Blocked,
+    /// Report it as done, whatever its thread waits for: each page is dropped, or locked for a read that is not sent yet.
+    Done,
 }
 
 impl<T> Job<T> {
@@ -97,7 +99,11 @@ impl<T> Job<T> {
         let asleep_since = sleeps.then(|| self.asleep_since.unwrap_or(now));
         self.asleep_since = asleep_since;
         let sleeps_on = asleep_since.is_some_and(|since| now >= since + ASLEEP_MILLIS);
-        let HeldPages { locked: held, is_cut } = held;
+        let HeldPages { locked: held, unsent, is_cut } = held;
+        self.note_gone(unsent);
+        if self.is_gone() {
+            return Late::Done;
+        }
         if self.is_told {
             // The request that held it has ended: programs may read the pages, and nobody waits for them.
             let may_begin = held.is_empty() && !is_cut && !self.runs && !self.is_free;
@@ -116,19 +122,34 @@ impl<T> Job<T> {
         let is_free = |parts: &[ByteRange]| {
             !parts.iter().any(|part| held.iter().any(|of| !of.intersection(*part).is_empty()))
         };
-        if self.runs && held.is_empty()
+        if self.runs && held.is_empty() && self.rest.dropped.is_empty()
             || self.rest.drops.iter().any(|rest| rest.runs && is_free(&rest.parts))
         {
             return Late::Wait;
         }
-        if held.is_empty() && !self.is_free {
+        if held.is_empty() && !self.runs && !self.is_free {
             return Late::Begin;
         }
         let all_run = self.rest.drops.len() < RESTS_MAX && self.rest.drops.iter().all(|rest| rest.runs);
-        if all_run && !held.is_empty() && !self.rest.is_refused {
+        let has_others = !held.is_empty() || !self.rest.dropped.is_empty();
+        if all_run && has_others && !self.rest.is_refused {
             return Late::DropRest(left);
         }
         if now >= self.moved + STUCK_MILLIS { Late::Blocked } else { Late::Wait }
+    }
+
+    /// Reads that are not sent yet have locked these pages: nothing of before is in them.
+    fn note_gone(&mut self, unsent: &[ByteRange]) {
+        for part in unsent {
+            let new = without(*part, self.rest.dropped.iter().copied());
+            self.rest.dropped.extend(new);
+        }
+    }
+
+    /// Whether nothing of what was recalled is left.
+    fn is_gone(&self) -> bool {
+        let dropped = || self.rest.dropped.iter().copied();
+        self.drop.parts.iter().all(|part| without(*part, dropped()).is_empty())
     }
 
     /// The recall of which it is a part.

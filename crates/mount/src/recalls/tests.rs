@@ -20,7 +20,7 @@ fn none(_: &Wanted) -> Vec<ByteRange> {
 
 /// A check while every thread that drops is asleep.
 fn look<T>(drops: &mut Drops<T>, now: u64, locked: impl Fn(&Wanted) -> Vec<ByteRange>) -> Vec<Effect<T>> {
-    drops.look(now, |drop| HeldPages { locked: locked(drop), is_cut: false }, |_| true)
+    drops.look(now, |drop| HeldPages { locked: locked(drop), ..HeldPages::default() }, |_| true)
 }
 
 fn recall(drops: &mut Drops<&'static str>, inode: InodeId, number: u64, now: u64) {
@@ -66,7 +66,7 @@ fn a_late_recall_is_not_blocked_while_its_thread_waits_for_a_processor() {
     let mut drops = Drops::new();
     recall(&mut drops, FILE, 1, 0);
     let (id, _) = drops.next(0).unwrap();
-    let held = |drop: &Wanted| HeldPages { locked: all(drop), is_cut: false };
+    let held = |drop: &Wanted| HeldPages { locked: all(drop), ..HeldPages::default() };
     for turn in 1..100 {
         let sleeps = turn % 2 == 0;
         assert_eq!(drops.look(turn * LATE_MILLIS, held, |_| sleeps), [], "it was awake since");
@@ -80,7 +80,7 @@ fn a_late_recall_is_not_blocked_while_its_thread_waits_for_a_processor() {
 #[test]
 fn a_recall_waits_a_while_for_a_truncation_of_its_file() {
     let mut drops = Drops::new();
-    let cut = |_: &Wanted| HeldPages { locked: Vec::new(), is_cut: true };
+    let cut = |_: &Wanted| HeldPages { is_cut: true, ..HeldPages::default() };
     recall(&mut drops, FILE, 1, 0);
     drops.next(0).unwrap();
     for turn in 1..CUT_MILLIS / LATE_MILLIS {
@@ -437,6 +437,68 @@ fn all_files_are_dropped_however_many_after_what_servers_wait_for_and_each_once(
     left.sort();
     assert_eq!(left, files);
     assert!(drops.jobs.is_empty());
+}
+
+/// A check while reads that are not sent yet have these pages locked.
+fn look_unsent(drops: &mut Drops<&'static str>, now: u64, pages: &[ByteRange]) -> Vec<Effect<&'static str>> {
+    drops.look(now, |_| HeldPages { unsent: pages.to_vec(), ..HeldPages::default() }, |_| true)
+}
+
+// SEMANTICS 128.14
+#[test]
+fn a_page_that_a_read_has_locked_which_is_not_sent_yet_needs_no_drop() {
+    let mut drops = Drops::new();
+    let range = |first: u64, behind: u64| ByteRange { start: first * 4096, end: behind * 4096 };
+    drops.add(Wanted { inode: FILE, parts: vec![range(0, 4)] }, For::Server(HERE, 1), 0);
+    let (id, _) = drops.next(0).unwrap();
+    assert_eq!(drops.skip(id, &[range(1, 2)]), [range(0, 1), range(2, 4)]);
+    assert_eq!(drops.skip(id, &[range(0, 1), range(2, 9)]), []);
+    assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)));
+    // A write waits for its pages however they are locked.
+    drops.add(page(FILE, 1), For::Waiting("write", WAITING_MILLIS_MAX), 0);
+    let (id, _) = drops.next(0).unwrap();
+    assert_eq!(drops.skip(id, &[range(1, 2)]), [range(1, 2)]);
+    assert_eq!(drops.over(id, true, 0), Some(Effect::Go("write")));
+    assert!(drops.jobs.is_empty() && drops.recalled.is_empty());
+}
+
+// SEMANTICS 128.14
+#[test]
+fn a_recall_is_done_though_its_drop_waits_for_a_read_that_is_not_sent_yet() {
+    let mut drops = Drops::new();
+    let range = |first: u64, behind: u64| ByteRange { start: first * 4096, end: behind * 4096 };
+    drops.add(Wanted { inode: FILE, parts: vec![range(0, 4)] }, For::Server(HERE, 1), 0);
+    let (whole, _) = drops.next(0).unwrap();
+    // The thread waits for the second page; the others are dropped by another one.
+    assert_eq!(look_unsent(&mut drops, LATE_MILLIS, &[range(1, 2)]), []);
+    let (rest, Wanted { parts, .. }) = drops.next(LATE_MILLIS).unwrap();
+    assert_eq!(parts, [range(0, 1), range(2, 4)]);
+    // That read is sent by now: it has come after the recall all the same. Another one waits.
+    assert_eq!(look_unsent(&mut drops, 2 * LATE_MILLIS, &[range(3, 4)]), []);
+    assert_eq!(drops.over(rest, true, 2 * LATE_MILLIS), None);
+    assert_eq!(look_unsent(&mut drops, 3 * LATE_MILLIS, &[]), [Effect::Done(HERE, 1)]);
+    assert_eq!(look_unsent(&mut drops, 9 * LATE_MILLIS, &[]), []);
+    assert!(drops.recalled.is_empty(), "told again it is another one");
+    assert_eq!(drops.over(whole, true, 9 * LATE_MILLIS), None);
+    assert!(drops.jobs.is_empty() && drops.running.is_empty());
+}
+
+// SEMANTICS 128.14
+#[test]
+fn what_is_done_before_it_begins_is_not_dropped_any_more() {
+    let mut drops = Drops::new();
+    for number in 0..100 {
+        recall(&mut drops, FILE, number, 0);
+    }
+    let begun: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
+    let all = [ByteRange { start: 0, end: 100 * 4096 }];
+    let mut told = look_unsent(&mut drops, LATE_MILLIS, &all);
+    told.retain(|effect| !matches!(effect, Effect::Done(..)));
+    assert_eq!((told, drops.jobs.len()), (vec![], begun.len()));
+    assert_eq!(drops.next(LATE_MILLIS), None);
+    begun.into_iter().for_each(|id| assert_eq!(drops.over(id, true, LATE_MILLIS), None));
+    assert!(drops.jobs.is_empty() && drops.waiting.is_empty() && drops.pending.is_empty());
+    assert_eq!((drops.usual, drops.free_waiting), (0, 0));
 }
 
 // SEMANTICS 119.1
