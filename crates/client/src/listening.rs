@@ -199,15 +199,14 @@ impl Listener {
 
     /// The server does not answer: its slots may have moved to others.
     fn after_failure(&self, client: &Arc<Client>, failures: u32) -> Step {
-        let waits = client.waits_at(self.server);
+        let (waits, server) = (client.waits_at(self.server), client.server(self.server));
         if waits || failures.is_multiple_of(FAILURES_PER_LOOK) {
-            let server = client.server(self.server);
-            let deadline = server.map_or_else(|_| usual_deadline(), |server| connects_until(&server));
+            let deadline = server.as_ref().map_or_else(|_| usual_deadline(), |server| connects_until(server));
             let _ = client.refresh_map_without(Some(self.server), deadline);
         }
         self.move_waits(client);
         let pause = if waits { PAUSE_OF_WAITS } else { PAUSE };
-        let Ok(server) = client.server(self.server) else { return Step::Pause(pause) };
+        let Ok(server) = server else { return Step::Pause(pause) };
         self.give_up_when_unheard(&server);
         let left = server.heard().ends_at().map(|at| at.saturating_duration_since(Instant::now()));
         Step::Pause(left.map_or(pause, |left| left.min(pause)))

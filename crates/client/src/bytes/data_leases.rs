@@ -87,8 +87,7 @@ impl Pool {
     pub fn may_have_bytes_at(&self, server: ServerId, inode: InodeId, layout: Option<&Layout>) -> bool {
         let map = self.session().ok().and_then(|session| session.known_map());
         let (Some(map), Some(layout)) = (map, layout) else { return true };
-        let lanes = (0..layout.width).map(|lane| ramlace_layout::lane_slot(layout, lane, map.slots()));
-        lanes.chain([inode.slot()]).any(|slot| map.primary(slot).is_none_or(|of| of == server))
+        slots_with_bytes(inode, layout, &map).any(|slot| map.primary(slot).is_none_or(|of| of == server))
     }
 
     /// Waits until all machines see what write-backs of this process have written: those that have caused
@@ -107,10 +106,16 @@ impl File {
         let Ok(handle) = self.handle() else { return false };
         let session = &handle.session;
         let Some(map) = session.known_map() else { return false };
-        let (layout, now) = (self.layout(), Instant::now());
-        let lanes = (0..layout.width).map(|lane| ramlace_layout::lane_slot(layout, lane, map.slots()));
-        lanes.chain([self.inode().slot()]).all(|slot| session.is_waited_for(&map, slot, now))
+        let now = Instant::now();
+        slots_with_bytes(self.inode(), self.layout(), &map).all(|slot| session.is_waited_for(&map, slot, now))
     }
+}
+
+/// The slots that may have bytes of a file: those of its lanes, and of its inode.
+fn slots_with_bytes(inode: InodeId, layout: &Layout, map: &ClusterMap) -> impl Iterator<Item = Slot> {
+    let slots = map.slots();
+    let lanes = (0..layout.width).map(move |lane| ramlace_layout::lane_slot(layout, lane, slots));
+    lanes.chain([inode.slot()])
 }
 
 impl Client {
