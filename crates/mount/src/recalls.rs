@@ -318,7 +318,11 @@ impl<T> Drops<T> {
             let parts = job.drop.parts.iter().flat_map(|part| without(*part, unsent.iter().copied()));
             job.drop.parts = parts.collect();
         }
-        job.drop.parts.clone()
+        let (left, whole) = (job.drop.parts.clone(), job.whole());
+        if let Some(whole) = whole.and_then(|whole| self.jobs.get_mut(&whole)) {
+            whole.note_gone(unsent);
+        }
+        left
     }
 
     /// A thread is done: it has dropped the pages, or the kernel has refused, which is not reported as done.

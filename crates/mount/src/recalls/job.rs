@@ -139,7 +139,7 @@ impl<T> Job<T> {
     }
 
     /// Reads that are not sent yet have locked these pages: nothing of before is in them.
-    fn note_gone(&mut self, unsent: &[ByteRange]) {
+    pub(super) fn note_gone(&mut self, unsent: &[ByteRange]) {
         for part in unsent {
             let new = without(*part, self.rest.dropped.iter().copied());
             self.rest.dropped.extend(new);
