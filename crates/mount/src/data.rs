@@ -186,7 +186,8 @@ impl PoolFileSystem {
         Ok(KeptRead { repeated: read.repeated || repeated, ..read })
     }
 
-    /// The kernel has locked pages for a read that no thread handles yet; until this is dropped.
+    /// The kernel has locked pages for a read that no thread handles yet; until this is dropped. It may go beyond the file's
+    /// end: where that is, is found out when it is handled, from attributes that were recalled before the bytes were.
     pub(crate) fn read_waits(&self, number: u64, range: ByteRange, unique: u64) -> Option<Request> {
         let open = self.handles.get(number).ok()?;
         let (inode, layout) = (open.file.inode(), open.file.layout());

@@ -310,11 +310,11 @@ impl<T> Drops<T> {
         Some((id, drop))
     }
 
-    /// Of what a thread is about to drop for a server, these pages are locked for reads that are not sent yet. Returns what is
-    /// left to be dropped.
+    /// Of what a thread is about to drop for a server, or for a write that servers have, these pages are locked for reads that
+    /// are not sent yet. Returns what is left to be dropped.
     pub(crate) fn skip(&mut self, id: u64, unsent: &[ByteRange]) -> Vec<ByteRange> {
         let Some(job) = self.jobs.get_mut(&id) else { return Vec::new() };
-        if matches!(job.whom, Some(For::Server(..) | For::Rest(_))) {
+        if matches!(job.whom, Some(For::Server(..) | For::Rest(_) | For::Waiting(..))) {
             let parts = job.drop.parts.iter().flat_map(|part| without(*part, unsent.iter().copied()));
             job.drop.parts = parts.collect();
         }

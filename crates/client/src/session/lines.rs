@@ -80,7 +80,7 @@ impl Link {
 ///
 /// Lock order: `control` before any other, also before the session's, since it is held while a heartbeat is
 /// under way; meanwhile another server's is only tried. `lines`, `entry`, `listened` and `heard` are held for a short
-/// time, with no other inside.
+/// time, with no other inside, but for what [`OnTurn`] locks under `lines`: it comes last, and asks nothing of this crate.
 pub(crate) struct Server {
     pub(crate) id: ServerId,
     entry: RwLock<Arc<ServerEntry>>,
@@ -261,6 +261,12 @@ impl Server {
     pub(crate) fn drop_idle(&self) {
         let dropped = std::mem::take(&mut self.lock().idle);
         drop(dropped);
+    }
+
+    /// The threads that wait for a place.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().places.waiting()
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {

@@ -42,11 +42,12 @@ impl Purpose {
 pub enum Turn {
     /// All are in use: nothing is sent before one is free.
     Waits,
-    /// It is about to be sent.
+    /// It waits no more: it is about to be sent, or has failed.
     Comes,
 }
 
-/// Is told of the turn of a request that has to wait for a place; not of one that has its place at once.
+/// Is told of the turn of a request that has to wait for a place; not of one that has its place at once. It is called with a
+/// lock of the server's connections held.
 pub type OnTurn<'a> = &'a dyn Fn(Turn);
 
 /// Places in use, and the threads that wait for one.
@@ -69,6 +70,12 @@ impl Places {
     /// Places in use.
     pub(crate) fn used(&self) -> usize {
         self.used.iter().sum()
+    }
+
+    /// The threads that wait for one.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
     }
 
     /// Takes a place, unless there is none or other threads wait for one.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{ErrorKind, InodeId, ServerId};
+use ramlace_layout::lane_slot;
 use ramlace_sync::Mutex;
 use ramlace_wire::chunk::WriteOrigin;
 use ramlace_wire::leases::{DataRecall, EndRecalls};
@@ -417,32 +418,45 @@ fn what_was_stored_has_its_time_when_all_waits_are_over() {
 // SEMANTICS 128.14
 #[test]
 fn a_read_for_pages_tells_when_it_waits_for_its_turn_and_nothing_of_its_answer_is_known() {
-    let pool = FakePool::start(1);
+    let pool = FakePool::start(2);
     let client = pool.connect();
-    let file = client.open("/file", &striped(1)).unwrap();
-    write_all(&file, &pattern(10_000, 1), 0);
-    let told = Mutex::new(Vec::new());
-    let note = |turn| told.lock().push(turn);
-    let (whole, short) = (vec![0; 4096], vec![0; 8192]);
-    let read =
-        |mut buffer: Vec<u8>, offset| file.read_strictly(&mut buffer, offset, (true, false), &note).unwrap();
-    assert_eq!(read(whole.clone(), 0), 4096);
-    assert_eq!(*told.lock(), [], "there was a place");
+    let file = client.open("/file", &striped(2)).unwrap();
+    let (session, layout) = (client.session().unwrap(), pool.state().layout_of(file.inode()));
+    let map = session.map().unwrap();
+    let server_of = |slot| session.server_of(&map, slot).unwrap().id;
+    // Sizes are asked for at another server, where there are places.
+    let is_elsewhere =
+        |lane: &u16| server_of(lane_slot(&layout, *lane, map.slots())) != server_of(file.inode().slot());
+    let start = u64::from((0..2).find(is_elsewhere).expect("each server has a lane")) * UNIT;
+    write_all(&file, &pattern(10_000, 1), start);
+    let (whole, beyond) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let read = |told: &Mutex<Vec<Turn>>, length, offset| {
+        file.read_strictly(&mut vec![0; length], start + offset, (true, false), &|turn| {
+            told.lock().push(turn)
+        })
+        .unwrap()
+    };
+    assert_eq!((read(&whole, 4096, 0), read(&beyond, 8192, 4096)), (4096, 10_000 - 4096));
+    assert_eq!((&*whole.lock(), &*beyond.lock()), (&vec![], &vec![]), "there was a place");
     let (readers, before) = (24, pool.seen(Kind::ReadChunk));
     (0..readers).for_each(|_| pool.fault(Kind::ReadChunk, Fault::Held));
     std::thread::scope(|scope| {
         (0..readers).for_each(|_| {
-            _ = scope.spawn(|| file.read_strictly(&mut [0; 10], 0, (false, false), &|_| ()).unwrap())
+            _ = scope.spawn(|| file.read_strictly(&mut [0; 10], start, (false, false), &|_| ()).unwrap())
         });
         eventually("all places are taken", || pool.seen(Kind::ReadChunk) >= before + readers);
-        // One that goes beyond the end knows the end already.
-        let beyond = scope.spawn(|| read(short, 4096));
-        let waits = scope.spawn(|| read(whole, 4096));
-        eventually("it waits", || *told.lock() == [Turn::Waits]);
+        // Where the file ends, this one knows before its turn comes.
+        let until_end = scope.spawn(|| read(&beyond, 8192, 4096));
+        let until_page = scope.spawn(|| read(&whole, 4096, 4096));
+        eventually("it waits", || *whole.lock() == [Turn::Waits]);
+        let waiting = || {
+            session.server_of(&map, lane_slot(&layout, (start / UNIT) as u16, map.slots())).unwrap().waiting()
+        };
+        eventually("both wait", || waiting() == 2);
         pool.state().releases_held = true;
-        assert_eq!((beyond.join().unwrap(), waits.join().unwrap()), (10_000 - 4096, 4096));
+        assert_eq!((until_end.join().unwrap(), until_page.join().unwrap()), (10_000 - 4096, 4096));
     });
-    assert_eq!(*told.lock(), [Turn::Waits, Turn::Comes]);
+    assert_eq!((&*whole.lock(), &*beyond.lock()), (&vec![Turn::Waits, Turn::Comes], &vec![]));
 }
 
 // SEMANTICS 128.7

@@ -119,20 +119,19 @@ impl<T> Job<T> {
             return if is_stuck { Late::Blocked } else { Late::Wait };
         }
         // Other requests delay a drop only by the pages that they hold now.
+        let is_unheld = held.is_empty() && unsent.is_empty();
         let is_free = |parts: &[ByteRange]| {
-            !parts.iter().any(|part| held.iter().any(|of| !of.intersection(*part).is_empty()))
+            let mut holding = held.iter().chain(unsent);
+            !holding.any(|of| parts.iter().any(|part| !of.intersection(*part).is_empty()))
         };
-        if self.runs && held.is_empty() && self.rest.dropped.is_empty()
-            || self.rest.drops.iter().any(|rest| rest.runs && is_free(&rest.parts))
-        {
+        if self.runs && is_unheld || self.rest.drops.iter().any(|rest| rest.runs && is_free(&rest.parts)) {
             return Late::Wait;
         }
         if held.is_empty() && !self.runs && !self.is_free {
             return Late::Begin;
         }
         let all_run = self.rest.drops.len() < RESTS_MAX && self.rest.drops.iter().all(|rest| rest.runs);
-        let has_others = !held.is_empty() || !self.rest.dropped.is_empty();
-        if all_run && has_others && !self.rest.is_refused {
+        if all_run && !is_unheld && !self.rest.is_refused {
             return Late::DropRest(left);
         }
         if now >= self.moved + STUCK_MILLIS { Late::Blocked } else { Late::Wait }

@@ -454,11 +454,16 @@ fn a_page_that_a_read_has_locked_which_is_not_sent_yet_needs_no_drop() {
     assert_eq!(drops.skip(id, &[range(1, 2)]), [range(0, 1), range(2, 4)]);
     assert_eq!(drops.skip(id, &[range(0, 1), range(2, 9)]), []);
     assert_eq!(drops.over(id, true, 0), Some(Effect::Done(HERE, 1)));
-    // A write waits for its pages however they are locked.
+    // What a write has brought to the servers is in what is read later.
     drops.add(page(FILE, 1), For::Waiting("write", WAITING_MILLIS_MAX), 0);
     let (id, _) = drops.next(0).unwrap();
-    assert_eq!(drops.skip(id, &[range(1, 2)]), [range(1, 2)]);
+    assert_eq!(drops.skip(id, &[range(1, 2)]), []);
     assert_eq!(drops.over(id, true, 0), Some(Effect::Go("write")));
+    // A server's new life waits until everything is dropped.
+    drops.add_life(HERE, 5, &[FILE]);
+    let (id, _) = drops.next(0).unwrap();
+    assert_eq!(drops.skip(id, &[range(1, 2)]), [WHOLE]);
+    assert_eq!(drops.over(id, true, 0), Some(Effect::DroppedAll(HERE, 5)));
     assert!(drops.jobs.is_empty() && drops.recalled.is_empty());
 }
 
@@ -486,6 +491,38 @@ fn a_recall_is_done_though_its_drop_waits_for_a_read_that_is_not_sent_yet() {
 
 // SEMANTICS 128.14
 #[test]
+fn what_lies_behind_a_page_that_is_locked_under_a_second_drop_is_dropped_by_a_third() {
+    let mut drops = Drops::new();
+    let range = |first: u64, behind: u64| ByteRange { start: first * 4096, end: behind * 4096 };
+    drops.add(Wanted { inode: FILE, parts: vec![range(0, 9)] }, For::Server(HERE, 1), 0);
+    drops.next(0).unwrap();
+    assert_eq!(look_unsent(&mut drops, LATE_MILLIS, &[range(1, 2)]), []);
+    assert!(drops.next(LATE_MILLIS).is_some_and(|(_, rest)| rest.parts == [range(0, 1), range(2, 9)]));
+    // A read that is not sent yet has locked a page of that one behind its begin.
+    assert_eq!(look_unsent(&mut drops, 2 * LATE_MILLIS, &[range(1, 2), range(5, 6)]), []);
+    let (third, Wanted { parts, .. }) = drops.next(2 * LATE_MILLIS).unwrap();
+    assert_eq!(parts, [range(0, 1), range(2, 5), range(6, 9)]);
+    assert_eq!(drops.over(third, true, 3 * LATE_MILLIS), None);
+    assert_eq!(look_unsent(&mut drops, 3 * LATE_MILLIS, &[]), [Effect::Done(HERE, 1)]);
+}
+
+// SEMANTICS 114.1
+#[test]
+fn a_drop_that_nothing_holds_is_not_blocked_because_a_page_of_it_was_once() {
+    let mut drops = Drops::new();
+    let range = |first: u64, behind: u64| ByteRange { start: first * 4096, end: behind * 4096 };
+    drops.add(Wanted { inode: FILE, parts: vec![range(0, 9)] }, For::Server(HERE, 1), 0);
+    let (whole, _) = drops.next(0).unwrap();
+    assert_eq!(look_unsent(&mut drops, LATE_MILLIS, &[range(1, 2)]), []);
+    // The rest gets no thread, and the first one writes back what programs have stored.
+    for turn in 2..=2 * STUCK_MILLIS / LATE_MILLIS {
+        assert_eq!(look_unsent(&mut drops, turn * LATE_MILLIS, &[]), []);
+    }
+    assert_eq!(drops.over(whole, true, 9 * STUCK_MILLIS), Some(Effect::Done(HERE, 1)));
+}
+
+// SEMANTICS 128.14
+#[test]
 fn what_is_done_before_it_begins_is_not_dropped_any_more() {
     let mut drops = Drops::new();
     for number in 0..100 {
@@ -493,9 +530,9 @@ fn what_is_done_before_it_begins_is_not_dropped_any_more() {
     }
     let begun: Vec<u64> = std::iter::from_fn(|| drops.next(0)).map(|(id, _)| id).collect();
     let all = [ByteRange { start: 0, end: 100 * 4096 }];
-    let mut told = look_unsent(&mut drops, LATE_MILLIS, &all);
-    told.retain(|effect| !matches!(effect, Effect::Done(..)));
-    assert_eq!((told, drops.jobs.len()), (vec![], begun.len()));
+    let told = look_unsent(&mut drops, LATE_MILLIS, &all);
+    let done: Vec<_> = (0..100).map(|number| Effect::Done(HERE, number)).collect();
+    assert_eq!((told, drops.jobs.len()), (done, begun.len()));
     assert_eq!(drops.next(LATE_MILLIS), None);
     begun.into_iter().for_each(|id| assert_eq!(drops.over(id, true, LATE_MILLIS), None));
     assert!(drops.jobs.is_empty() && drops.waiting.is_empty() && drops.pending.is_empty());
