@@ -132,8 +132,8 @@ impl Pages<'_> {
         }
     }
 
-    /// Whether a read goes to the file's end, or not so far. Of one that goes to the end, that is known already when it
-    /// waits for its turn.
+    /// Whether all that a read asks for lies below the file's end, as it is known here. If not, its result depends on a size
+    /// that may be outdated when its turn comes.
     pub(crate) fn note_whole(&self, is_whole: bool) {
         if let Pages::Keep(_, noted) = self {
             noted.is_whole.set(is_whole);
