@@ -131,11 +131,18 @@ impl File {
     ) -> PyResult<bool> {
         let file = self.get()?;
         let (range, kind) = (ByteRange { start, end }, kind_of(exclusive));
-        if timeout == Some(0.0) {
-            return detached(py, || file.file().try_lock(range, kind));
+        let locked = if timeout == Some(0.0) {
+            detached(py, || file.file().try_lock(range, kind))?
+        } else {
+            let timeout = timeout_of(timeout)?;
+            interruptible(py, |pause| file.file().lock_with(range, kind, timeout, pause)).map(|()| true)?
+        };
+        // A signal that came with the lock is raised here: the caller would have nothing to unlock it by.
+        if locked && let Err(signal) = py.check_signals() {
+            let _ = detached(py, || file.file().unlock(range));
+            return Err(signal);
         }
-        let timeout = timeout_of(timeout)?;
-        interruptible(py, |pause| file.file().lock_with(range, kind, timeout, pause)).map(|()| true)
+        Ok(locked)
     }
 
     /// Unlocks the bytes from `start` to `end` (0: all that follow).
@@ -237,6 +244,11 @@ impl File {
         detached(py, || file.file().refresh_range(ByteRange { start, end }))
     }
 
+    /// The same open file for a call that goes on beside the program: it stays open when this one is closed.
+    fn kept(&self) -> PyResult<File> {
+        Ok(File { file: Mutex::new(Some(self.get()?)) })
+    }
+
     /// Gives the file back; nothing happens the second time.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.file.lock().take();
@@ -247,7 +259,7 @@ impl File {
                 drop(array);
                 Ok(())
             }),
-            // A call in another thread still uses it, and closes it by dropping it.
+            // A call in another thread still uses it, or it was kept for one; the last one closes it.
             Some(Err(_)) | None => Ok(()),
         }
     }

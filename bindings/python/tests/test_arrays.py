@@ -1,8 +1,10 @@
 """Shared arrays of a running pool: views over shared memory here, fetched copies without it."""
 
 import asyncio
+import errno
 import multiprocessing
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import ramlace
+from ramlace import _later
 from ramlace._described import KINDS
 
 plain = hnp.scalar_dtypes().filter(lambda dtype: dtype.kind in KINDS and dtype.itemsize)
@@ -138,6 +141,38 @@ def test_what_a_view_has_stored_is_there_for_copies_when_it_ends(pool_name, plac
         theirs.close()
 
 
+# SEMANTICS 8.5, 85.1
+def test_what_is_written_into_an_array_is_told_and_fetched(pool, pool_name, place):
+    with ramlace.connect(pool_name, local=False) as elsewhere, pool.array(f"{place}/a", (100, 30)) as mine:
+        theirs = elsewhere.array(f"{place}/a")
+        copy = theirs.view()
+        since = theirs.change_version()
+        mine.write(7.0)
+        theirs.wait_for_change(since, timeout=20)
+        theirs.refresh()
+        assert (copy == 7.0).all()
+        theirs.close()
+
+
+def test_threads_that_view_an_array_first_have_the_same_copy(pool_name, place):
+    with ramlace.connect(pool_name, local=False) as elsewhere:
+        for turn in range(5):
+            with elsewhere.array(f"{place}/{turn}", 200_000) as array:
+                together = threading.Barrier(4)
+
+                def store(number, array=array, together=together):
+                    together.wait()
+                    array.view()[number] = number + 1.0
+
+                threads = [threading.Thread(target=store, args=(number,)) for number in range(4)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                array.publish()
+                assert array.read()[:4].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
 # SEMANTICS 8.4
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_some_elements_are_published_and_refreshed(pool, pool_name, place, order):
@@ -215,6 +250,26 @@ def test_some_elements_are_published_and_refreshed_beside_the_program(pool, pool
         shared.refresh_async().result()
 
 
+# SEMANTICS 144.1
+def test_an_array_is_closed_before_its_publish_begins(pool, pool_name, place):
+    pool.array(f"{place}/a", 1000).close()
+    with ramlace.connect(pool_name, local=False) as elsewhere, elsewhere.array(f"{place}/a") as theirs:
+        copy = theirs.view()
+        mine = pool.array(f"{place}/a")
+        view, ready = mine.view(), threading.Event()
+        view[17] = 5.0
+        # Nothing else begins meanwhile.
+        busy = [_later.begin(ready.wait) for _ in range(_later.THREADS_MAX)]
+        publishing = mine.publish_async()
+        mine.close()
+        ready.set()
+        assert publishing.result() is None
+        assert [other.result() for other in busy] == [None] * _later.THREADS_MAX
+        theirs.refresh()
+        assert copy[17] == 5.0
+        del view
+
+
 def test_two_copies_that_store_to_different_elements_do_not_undo_each_other(pool_name, pool, place):
     pool.array(f"{place}/a", 64, "int8").close()
     with ramlace.connect(pool_name, local=False) as remote:
@@ -276,6 +331,36 @@ def test_arrays_travel_to_other_processes_by_name(pool, place, method):
     assert (total, shared) == (45.0, pool.local)
     array.refresh()
     assert array.view()[0] == 100.0
+
+
+def _use_copy_of_parent(array, queue):
+    for call in (array.publish, array.refresh, array.publish_async, array.refresh_async):
+        with pytest.raises(ramlace.Error, match="forked") as refused:
+            call()
+        assert refused.value.errno == errno.EBADF
+    view = array.view()
+    assert view[:3].tolist() == [1.0, 0.0, 0.0], "the parent has not published the second one"
+    view[2] = 3.0
+    array.publish()
+    queue.put(array.read()[:3].tolist())
+
+
+def test_a_forked_child_has_a_fetched_copy_of_its_own(pool_name, place):
+    with ramlace.connect(pool_name, local=False) as elsewhere, elsewhere.array(f"{place}/a", 1000) as array:
+        view = array.view()
+        view[0] = 1.0
+        array.publish()
+        view[1] = 2.0
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+        process = context.Process(target=_use_copy_of_parent, args=(array, queue))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        assert queue.get() == [1.0, 0.0, 3.0]
+        array.publish()
+        array.refresh()
+        assert view[:3].tolist() == array.read()[:3].tolist() == [1.0, 2.0, 3.0]
 
 
 def test_a_pickled_array_that_was_replaced_is_refused(pool, place):

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import pickle
+import signal
 import stat
 import threading
 
@@ -51,6 +52,57 @@ def test_text_and_appending(pool, place):
         file.write("zweite\n")
     with pool.open(f"{place}/t", "r", encoding="utf-8") as file:
         assert file.read() == "größer\nzweite\n"
+
+
+def test_appending_begins_at_the_end(pool, place):
+    for _ in range(2):
+        with pool.open(f"{place}/t", "a", encoding="utf-16") as file:
+            file.write("zeile\n")
+    assert pool.read_bytes(f"{place}/t").decode("utf-16") == "zeile\nzeile\n", "there is one mark of the byte order"
+    before = pool.read_bytes(f"{place}/t")
+    for buffering in (0, -1):
+        with pool.open(f"{place}/t", "a+b", buffering) as file:
+            assert file.tell() == len(before)
+            assert file.read() == b""
+            assert file.truncate() == len(before)
+    assert pool.read_bytes(f"{place}/t") == before
+    with pool.open(f"{place}/t", "ab", 0) as file:
+        assert file.pwrite(b"end", 0) == 3
+    assert pool.read_bytes(f"{place}/t") == before + b"end"
+
+
+@pytest.mark.parametrize("granted", ["before", "after"])
+def test_a_signal_that_comes_with_a_lock_leaves_nothing_locked(pool, place, granted):
+    """The lock is granted before the waiting call hears of the signal, and after."""
+
+    class SignalledError(Exception):
+        """What the handler raises, as that of Ctrl-C raises KeyboardInterrupt."""
+
+    def handler(*_):
+        if granted == "before":
+            held.unlock()
+        raise SignalledError
+
+    def come():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        if granted == "after":
+            held.unlock()
+
+    path = f"{place}/f"
+    pool.open(path, "wb").close()
+    holder, waiting, other = files = [pool.open(path, "r+b", 0) for _ in range(3)]
+    held, timer = holder.lock(), threading.Timer(0.25, come)
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(SignalledError):
+            timer.start()
+            waiting.lock()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert other.lock(timeout=0) is not None
+    for file in files:
+        file.close()
 
 
 def test_appends_of_several_threads_are_all_there(pool, place):

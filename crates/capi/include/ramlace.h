@@ -1091,7 +1091,8 @@ int ramlace_refresh(struct ramlace_file *file,
 
 /**
  * Begins what ramlace_publish does, and returns at once: what was stored into these bytes before the call is published when
- * ramlace_wait is back, what is stored meanwhile perhaps. The file may be closed then.
+ * ramlace_wait is back, what is stored meanwhile perhaps. The file may be closed then, and its views given back
+ * (ramlace_unmap).
  *
  * Returns NULL and sets errno: EAGAIN where 64 requests of the process are under way; EBADF, EINVAL as ramlace_publish.
  */

@@ -60,7 +60,8 @@ pub unsafe extern "C" fn ramlace_unlock(file: *mut ramlace_file, offset: i64, le
     done(|| {
         let (open, range) = (open_file(file)?, range_of(offset, length)?);
         if open.file.sharing() == Mode::Relaxed {
-            publish(&open, all_or_some(offset, length)?, open.is_mapped.load(Ordering::Relaxed))?;
+            let (range, copies) = (all_or_some(offset, length)?, open.copies.all()?);
+            publish(&open, range, open.is_mapped.load(Ordering::Relaxed), &copies)?;
         }
         open.file.unlock(range)
     })

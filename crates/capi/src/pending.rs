@@ -19,7 +19,8 @@ impl Kept for Request {
 }
 
 /// Begins what ramlace_publish does, and returns at once: what was stored into these bytes before the call is published when
-/// ramlace_wait is back, what is stored meanwhile perhaps. The file may be closed then.
+/// ramlace_wait is back, what is stored meanwhile perhaps. The file may be closed then, and its views given back
+/// (ramlace_unmap).
 ///
 /// Returns NULL and sets errno: EAGAIN where 64 requests of the process are under way; EBADF, EINVAL as ramlace_publish.
 #[unsafe(no_mangle)]
@@ -30,8 +31,10 @@ pub unsafe extern "C" fn ramlace_ipublish(
 ) -> *mut ramlace_request {
     guard(|| {
         let (open, range) = (open_file(file)?, all_or_some(offset, length)?);
-        let is_mapped = is_mapped(&open)?;
-        Ok(table::keep(Request(Pending::begin(move || publish(&open, range, is_mapped))?)))
+        // The program may give a view back meanwhile: what it has stored there is published all the same.
+        let copies = open.copies.all()?;
+        let is_mapped = is_mapped(&open, &copies);
+        Ok(table::keep(Request(Pending::begin(move || publish(&open, range, is_mapped, &copies))?)))
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ramlace_base::{ByteRange, ErrorKind, Result};
-use ramlace_client::Rights;
+use ramlace_client::{Copy, Rights};
 
 use crate::answers::done;
 use crate::failure::{guard, invalid};
@@ -52,13 +52,14 @@ pub unsafe extern "C" fn ramlace_view(
 pub unsafe extern "C" fn ramlace_publish(file: *mut ramlace_file, offset: i64, length: i64) -> c_int {
     done(|| {
         let (open, range) = (open_file(file)?, all_or_some(offset, length)?);
-        publish(&open, range, is_mapped(&open)?)
+        let copies = open.copies.all()?;
+        publish(&open, range, is_mapped(&open, &copies), &copies)
     })
 }
 
 /// Whether a publish is about the file's own memory as well: another open file of the same may have been mapped, too.
-pub(crate) fn is_mapped(open: &OpenFile) -> Result<bool> {
-    Ok(open.is_mapped.load(Ordering::Relaxed) || open.copies.all()?.is_empty())
+pub(crate) fn is_mapped(open: &OpenFile, copies: &[Arc<Copy>]) -> bool {
+    open.is_mapped.load(Ordering::Relaxed) || copies.is_empty()
 }
 
 /// Makes what others have published visible in the program's memory of the file: length bytes from offset on, 0 for all that
@@ -73,12 +74,16 @@ pub unsafe extern "C" fn ramlace_refresh(file: *mut ramlace_file, offset: i64, l
     done(|| refresh(&*open_file(file)?, all_or_some(offset, length)?))
 }
 
-/// Publishes what was stored into memory of a file, and into its own memory where that `is_mapped`.
-pub(crate) fn publish(open: &OpenFile, range: ByteRange, is_mapped: bool) -> Result<()> {
+/// Publishes what was stored into copies of a file, and into its own memory where that `is_mapped`.
+pub(crate) fn publish(
+    open: &OpenFile,
+    range: ByteRange,
+    is_mapped: bool,
+    copies: &[Arc<Copy>],
+) -> Result<()> {
     if is_mapped && open.file.rights().write {
         open.file.publish_range(range)?;
     }
-    let copies = open.copies.all()?;
     let published = copies.iter().try_for_each(|copy| copy.publish_range(range).map(drop));
     if !copies.is_empty() {
         open.file.forget_kept(range);

@@ -32,6 +32,20 @@ static void end(ramlace_request *request)
     FAILS(ramlace_test(request, &over) == -1, EBADF, "ramlace_request");
 }
 
+/* A view is given back before its publish is over, and mostly before it has begun. */
+static void given_back(void)
+{
+    ramlace_file *file = opened("beside", 0);
+    for (char turn = 1; turn < 20; turn++) {
+        char back = 0, *view = viewed(file);
+        view[LENGTH - 1] = turn;
+        ramlace_request *request = ramlace_ipublish(file, LENGTH - 1, 1);
+        CHECK(request != NULL && ramlace_unmap(view) == 0 && ramlace_wait(request) == 0);
+        CHECK(ramlace_pread(file, &back, 1, LENGTH - 1) == 1 && back == turn);
+    }
+    CHECK(ramlace_close(file) == 0);
+}
+
 void test_beside(void)
 {
     ramlace_file *one = opened("beside", O_CREAT), *two;
@@ -76,6 +90,7 @@ void test_beside(void)
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(ramlace_wait(request) == 0);
     CHECK(ramlace_unmap(first) == 0 && ramlace_unmap(second) == 0 && ramlace_close(two) == 0);
+    given_back();
 }
 
 void test_sharing(void)

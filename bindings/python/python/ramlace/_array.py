@@ -3,6 +3,8 @@
 import errno
 import math
 import operator
+import os
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 # Bytes of one read or write when content is copied.
 COPY_BYTES = 64 << 20
+# For how long an array may stand still while another process creates it.
+STILL_SECONDS_MAX = 4.0
+# How often that is looked at: first soon, for a small one, and then less and less often.
+LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.002, 0.1
 
 
 class Array:
@@ -42,7 +48,8 @@ class Array:
         self._described = described
         self._mapping: _native.Mapping | None = None
         self._mapped = False
-        self._copy: _native.Copy | None = None
+        # By process: what a forked child has of its parent's copy is memory that nobody keeps in step.
+        self._copies: dict[int, _native.Copy] = {}
         self._closed = False
 
     # How one comes to be
@@ -186,7 +193,8 @@ class Array:
         """Return a writable numpy array of ``shape``, ``dtype`` and ``order`` with the content.
 
         Over shared memory (``is_shared``) stores are seen at once by every process of this machine. Otherwise it
-        is a fetched copy, the same one at each call: stores are sent by ``publish()``.
+        is a fetched copy, the same one at each call of a process: stores are sent by ``publish()``. A forked child gets
+        a copy of its own when it calls this; views that it has of its parent's are in step with nothing.
         """
         import numpy as np
 
@@ -195,10 +203,13 @@ class Array:
         mapping = self._map()
         if mapping is not None:
             return np.ndarray(self.shape, self.dtype, buffer=memoryview(mapping), order=self.order)
-        if self._copy is None:
+        copy = self._copies.get(os.getpid())
+        if copy is None:
             # Merged element by element: half an element of one machine and half of another make none.
-            self._copy = self._open_file.copy(self.nbytes, self.dtype.itemsize)
-        return np.ndarray(self.shape, self.dtype, buffer=memoryview(self._copy), order=self.order)
+            fetched = self._open_file.copy(self.nbytes, self.dtype.itemsize)
+            # Another thread may have been faster: both have the copy that is published.
+            copy = self._copies.setdefault(os.getpid(), fetched)
+        return np.ndarray(self.shape, self.dtype, buffer=memoryview(copy), order=self.order)
 
     def publish(self, key: "Index" = ...) -> None:
         """Make your stores visible to others: all of them, or those into the elements ``view()[key]``.
@@ -208,12 +219,14 @@ class Array:
         be published as well. A fetched copy sends the elements that you changed, no others; where ``is_shared``
         processes of this machine have seen them already.
 
-        ramlace.Error (ENOSPC) where the pool has no room for them: what was not sent counts as changed still.
+        ramlace.Error (ENOSPC) where the pool has no room for them: what was not sent counts as changed still. In a
+        forked child that has a fetched copy of its parent alone: ramlace.Error (EBADF); call ``view()`` there.
         """
         self._check()
+        copy = self._own_copy()
         start, end = self._span(key)
-        if self._copy is not None:
-            self._copy.publish(start, end)
+        if copy is not None:
+            copy.publish(start, end)
         elif self._mapping is not None:
             self._open_file.publish(start, end)
 
@@ -236,25 +249,35 @@ class Array:
 
         What you stored and did not publish stays. ``key`` is as for ``publish``, and what lies between these elements
         may be refreshed as well. Of what has not changed no bytes are fetched: that costs a message for each lane.
+        In a forked child as ``publish``.
         """
         self._check()
+        copy = self._own_copy()
         start, end = self._span(key)
-        if self._copy is not None:
-            self._copy.refresh(start, end)
+        if copy is not None:
+            copy.refresh(start, end)
 
     def publish_async(self, key: "Index" = ...) -> "Future[None]":
         """Begin ``publish(key)``, and return at once the future of its end (``asyncio.wrap_future`` awaits it).
 
-        What you stored before the call is published when the future is done, what you store meanwhile perhaps.
+        What you stored before the call is published when the future is done, what you store meanwhile perhaps. The
+        array may be closed meanwhile.
         """
         self._check()
+        copy = self._own_copy()
         start, end = self._span(key)
-        native = self._copy
-        if native is not None:
-            return _later.begin(native.publish, start, end)
-        if self._mapping is not None:
-            return _later.begin(self._open_file.publish, start, end)
-        return _later.begin(lambda: None)
+        if copy is not None:
+            return _later.begin(copy.publish, start, end)
+        if self._mapping is None:
+            return _later.begin(lambda: None)
+        # Taken now: this array may be closed when its turn comes.
+        kept = self._open_file.kept()
+
+        def publish() -> None:
+            with closing(kept):
+                kept.publish(start, end)
+
+        return _later.begin(publish)
 
     def refresh_async(self, key: "Index" = ...) -> "Future[None]":
         """Begin ``refresh(key)``, and return at once the future of its end.
@@ -263,10 +286,22 @@ class Array:
         you store meanwhile stays.
         """
         self._check()
+        copy = self._own_copy()
         start, end = self._span(key)
-        if self._copy is not None:
-            return _later.begin(self._copy.refresh, start, end)
+        if copy is not None:
+            return _later.begin(copy.refresh, start, end)
         return _later.begin(lambda: None)
+
+    def _own_copy(self) -> "_native.Copy | None":
+        """Return the fetched copy of this process, or None where there is none; an error for its parent's alone."""
+        copy = self._copies.get(os.getpid())
+        if copy is None and self._copies:
+            raise _errors.make(
+                errno.EBADF,
+                "BadHandle",
+                f"{self.name}: its fetched copy is of the process that this one was forked from; view() makes one here",
+            )
+        return copy
 
     def _span(self, key: "Index") -> tuple[int, int]:
         """Return where the elements of an index begin and end, in bytes of the file."""
@@ -308,7 +343,7 @@ class Array:
         return out
 
     def write(self, values: "NDArray[Any]") -> None:
-        """Write all content by library calls: ``values`` has the array's shape, or is broadcast to it."""
+        """Write all content and publish it: ``values`` has the array's shape, or is broadcast to it."""
         import numpy as np
 
         self._check()
@@ -318,11 +353,13 @@ class Array:
         mapping = self._map()
         if mapping is not None:
             np.copyto(np.ndarray(self.shape, self.dtype, buffer=memoryview(mapping), order=self.order), source)
-            self._open_file.sync()
+            # No server has seen these stores.
+            self._open_file.publish(0, self.nbytes)
             return
         _each_part(np.asarray(source, order=self.order), self.order, self._write_part)
-        if self._copy is not None:
-            self._copy.fetch()
+        copy = self._copies.get(os.getpid())
+        if copy is not None:
+            copy.fetch()
 
     def _read_part(self, part: memoryview, offset: int) -> None:
         count = self._open_file.read_into(part, offset)
@@ -343,7 +380,7 @@ class Array:
         if not self._closed:
             self._closed = True
             self._mapping = None
-            self._copy = None
+            self._copies.clear()
             self._native.close()
 
     def __enter__(self) -> "Array":
@@ -384,17 +421,23 @@ def _reopen(pool: "Pool", name: str, described: Described) -> Array:
 
 
 def _await_full(native: _native.File, described: Described, name: str) -> None:
-    """Check that the file has all its bytes; its creator may be about to take them."""
+    """Wait until the file has all its bytes: its creator may be taking their memory, which takes long for many."""
     import time
 
-    until = time.monotonic() + 4.0
+    taken, until, pause = -1, 0.0, LOOK_SECONDS_MIN
     while native.size() < described.nbytes:
-        if time.monotonic() > until:
+        before, taken = taken, native.stat().st_blocks
+        now = time.monotonic()
+        if taken != before:
+            until = now + STILL_SECONDS_MAX
+        elif now > until:
             raise ValueError(
-                f"{name}: the file has {native.size()} bytes, and {described} needs {described.nbytes}: "
-                "its creator died, or it was truncated; remove it and create it again"
+                f"{name}: the file has {native.size()} bytes, {described} needs {described.nbytes}, and for "
+                f"{STILL_SECONDS_MAX:g} seconds no memory was taken for it: its creator stands still or has died, or "
+                "it was truncated; where nobody creates it any more, remove it and create it again"
             )
-        time.sleep(0.002)
+        time.sleep(pause)
+        pause = min(2 * pause, LOOK_SECONDS_MAX)
 
 
 def _each_part(values: "NDArray[Any]", order: Order, work: "Callable[[memoryview, int], None]") -> None:

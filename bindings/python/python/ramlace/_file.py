@@ -96,6 +96,11 @@ class RawFile(io.RawIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file.")
 
+    def _check_reading(self) -> None:
+        self._check()
+        if not self._mode.read:
+            raise io.UnsupportedOperation("not open for reading")
+
     def readable(self) -> bool:
         """Whether it was opened for reading."""
         self._check()
@@ -119,6 +124,7 @@ class RawFile(io.RawIOBase):
 
     def readall(self) -> bytes:
         """Read everything from the position to the end."""
+        self._check_reading()
         rest = max(self.size() - self._position, 0)
         pieces = bytearray(rest)
         done = 0
@@ -137,13 +143,18 @@ class RawFile(io.RawIOBase):
             pieces.extend(bytes(more))
 
     def write(self, data: "Buffer", /) -> int:
-        """Write all of ``data`` at the position (in append mode at the end); return its bytes."""
+        """Write ``data`` at the position (in append mode at the end); return the bytes written.
+
+        Those are fewer than ``data`` has in a full pool alone. In append mode it is all or nothing.
+        """
         self._check()
         if not self._mode.write:
             raise io.UnsupportedOperation("not open for writing")
         if self._mode.append:
             offset, count = self._native.append(data)
-            self._position = offset + count
+            # As in a local file: who writes nothing stays where it is.
+            if count:
+                self._position = offset + count
             return count
         count = self._native.write_at(data, self._position)
         self._position += count
@@ -151,13 +162,14 @@ class RawFile(io.RawIOBase):
 
     def pread_into(self, buffer: "Buffer", offset: int) -> int:
         """Read into ``buffer`` from byte ``offset`` on; return the bytes read: fewer only at the end."""
-        self._check()
-        if not self._mode.read:
-            raise io.UnsupportedOperation("not open for reading")
+        self._check_reading()
         return self._native.read_into(buffer, _offset(offset))
 
     def pwrite(self, data: "Buffer", offset: int) -> int:
-        """Write all of ``data`` at byte ``offset``; return its bytes."""
+        """Write ``data`` at byte ``offset``; return the bytes written: fewer than ``data`` has in a full pool alone.
+
+        In append mode it is written at the end, as by ``os.pwrite`` on Linux, and ``offset`` means nothing.
+        """
         self._check()
         if not self._mode.write:
             raise io.UnsupportedOperation("not open for writing")
@@ -338,7 +350,12 @@ def _offset(value: int) -> int:
 def wrap(
     raw: RawFile, mode: Mode, buffering: int, encoding: str | None, errors: str | None, newline: str | None
 ) -> RawFile | io.BufferedIOBase | io.TextIOWrapper:
-    """Put the buffer and the decoder on a raw file that the built-in open would put there."""
+    """Put the buffer and the decoder on a raw file that the built-in open would put there.
+
+    A file that is opened for appending begins at its end, as the built-in one does.
+    """
+    if mode.append:
+        raw.seek(0, os.SEEK_END)
     if buffering == 0:
         return raw
     size = BUFFER_BYTES_DEFAULT if buffering < 2 else buffering

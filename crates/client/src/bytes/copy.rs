@@ -4,13 +4,14 @@
 use std::ops::Range;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result};
-use ramlace_sync::Mutex;
+use ramlace_sync::{Mutex, MutexGuard};
 use rustix::mm::ProtFlags;
 
 use crate::File;
 use crate::bytes::mapping::{AddressRange, OwnBytes};
 use crate::bytes::memory::Memory;
 use crate::bytes::seen::Seen;
+use crate::fork;
 
 /// The unit of a refresh: bytes that are fetched together, and whose state is known as one.
 const REFRESH_BYTES_MAX: usize = 4 << 20;
@@ -31,6 +32,8 @@ pub struct Copy {
     twin: Mutex<Twin>,
     length: usize,
     grain: usize,
+    /// The process that made it. In a forked child the twin may be locked by a thread that is not there.
+    fork: u64,
 }
 
 /// The bytes as they were last seen in the pool, and which state of the file they are.
@@ -48,7 +51,7 @@ impl File {
         }
         self.check_may_be_memory()?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        let block = (REFRESH_BYTES_MAX / grain).max(1) as u64 * grain as u64;
+        let block = block_bytes(grain) as u64;
         let copy = Copy {
             copy: AddressRange::reserve(length, rights)?,
             twin: Mutex::new(Twin {
@@ -58,8 +61,9 @@ impl File {
             file: self,
             length,
             grain,
+            fork: fork::count(),
         };
-        copy.fetch()?;
+        copy.fetch_first()?;
         Ok(copy)
     }
 }
@@ -89,9 +93,19 @@ impl Copy {
         &self.file
     }
 
-    /// Fetches everything; changes that were not published are lost.
-    pub fn fetch(&self) -> Result<()> {
-        let mut twin = self.twin.lock();
+    /// The twin, in the process that made the copy: to a forked child this is an error (`BadHandle`), for the copy is
+    /// its parent's.
+    fn twin(&self) -> Result<MutexGuard<'_, Twin>> {
+        if self.fork == fork::count() {
+            return Ok(self.twin.lock());
+        }
+        let text = "the copy is of the process that this one was forked from; make one of this process";
+        Err(Error::new(ErrorKind::BadHandle, text))
+    }
+
+    /// Fetches everything in one transfer, straight into the copy, which the program does not have yet.
+    fn fetch_first(&self) -> Result<()> {
+        let mut twin = self.twin()?;
         let whole = ByteRange { start: 0, end: self.length as u64 };
         let numbers = self.file.lane_numbers(whole)?;
         // SAFETY: the copy has `length` bytes, and lives as long as this value.
@@ -102,6 +116,19 @@ impl Copy {
         Ok(())
     }
 
+    /// Fetches everything; changes that were not published are lost. What the program stores meanwhile is lost, or
+    /// counts as changed. After an error some blocks are fetched, and the others are as they were.
+    pub fn fetch(&self) -> Result<()> {
+        let mut twin = self.twin()?;
+        let (block, mut buffer) = (block_bytes(self.grain), Vec::new());
+        for start in (0..self.length).step_by(block) {
+            let end = self.length.min(start + block) as u64;
+            let part = ByteRange { start: start as u64, end };
+            self.take_in(&mut twin, part, &mut buffer, Copy::replace)?;
+        }
+        Ok(())
+    }
+
     /// Sends the grains that differ from the twin, and returns their bytes.
     pub fn publish(&self) -> Result<u64> {
         self.publish_range(ByteRange { start: 0, end: u64::MAX })
@@ -109,7 +136,7 @@ impl Copy {
 
     /// The same for the grains that a range of bytes touches; what lies beyond the copy's end is ignored.
     pub fn publish_range(&self, range: ByteRange) -> Result<u64> {
-        let twin = &mut self.twin.lock().bytes;
+        let twin = &mut self.twin()?.bytes;
         let (first, last) = self.grains_of(range);
         let (mut sent, mut runs, mut at) = (0, Vec::new(), first);
         while let Some(run) = self.next_change(&twin[..last], at) {
@@ -157,7 +184,7 @@ impl Copy {
 
     /// The same for the grains that a range of bytes touches; what lies beyond the copy's end is ignored.
     pub fn refresh_range(&self, range: ByteRange) -> Result<()> {
-        let mut twin = self.twin.lock();
+        let mut twin = self.twin()?;
         let (first, last) = self.grains_of(range);
         let mut buffer = Vec::new();
         let mut parts = vec![ByteRange { start: first as u64, end: last as u64 }];
@@ -173,18 +200,25 @@ impl Copy {
                     parts.push(ByteRange { start: middle, end: part.end });
                     parts.push(ByteRange { start: part.start, end: middle });
                 }
-                None => self.take_in(&mut twin, part, &mut buffer)?,
+                None => self.take_in(&mut twin, part, &mut buffer, Copy::merge)?,
             }
         }
         Ok(())
     }
 
-    /// Fetches a part of a block and merges it.
-    fn take_in(&self, twin: &mut Twin, part: ByteRange, buffer: &mut Vec<u8>) -> Result<()> {
+    /// Fetches a part of a block, and merges it or replaces what is there. The copy and its twin get the same bytes:
+    /// read straight into the copy, they would be mixed with what the program stores meanwhile.
+    fn take_in(
+        &self,
+        twin: &mut Twin,
+        part: ByteRange,
+        buffer: &mut Vec<u8>,
+        take_over: impl Fn(&Copy, &mut [u8], usize, &[u8]),
+    ) -> Result<()> {
         let numbers = self.file.lane_numbers(part)?;
         buffer.resize(part.length() as usize, 0);
         self.read_into(Memory::of_slice(buffer, part.start), part.start as usize)?;
-        self.merge(&mut twin.bytes, part.start as usize, buffer);
+        take_over(self, &mut twin.bytes, part.start as usize, buffer);
         twin.seen.note(part, self.length as u64, numbers);
         Ok(())
     }
@@ -204,11 +238,20 @@ impl Copy {
         for (index, grain) in fresh.chunks(self.grain).enumerate() {
             let offset = at + index * self.grain;
             let seen = &mut twin[offset..offset + grain.len()];
+            // What nobody else has changed is not touched: the program may store into it between a look and a put.
+            if grain == seen {
+                continue;
+            }
             if !self.differs(offset, seen) {
                 self.put(offset, grain);
             }
             seen.copy_from_slice(grain);
         }
+    }
+
+    fn replace(&self, twin: &mut [u8], at: usize, fresh: &[u8]) {
+        twin[at..at + fresh.len()].copy_from_slice(fresh);
+        self.put(at, fresh);
     }
 
     fn read_into(&self, mut memory: Memory<'_>, offset: usize) -> Result<()> {
@@ -275,6 +318,11 @@ impl Copy {
     }
 }
 
+/// Bytes of a block, whose state is known as one: whole grains.
+fn block_bytes(grain: usize) -> usize {
+    (REFRESH_BYTES_MAX / grain).max(1) * grain
+}
+
 /// `count` bytes from an offset on, or as many as there are.
 fn upto(bytes: &[u8], at: usize, count: usize) -> &[u8] {
     &bytes[at..bytes.len().min(at + count)]
@@ -285,3 +333,7 @@ impl std::fmt::Debug for Copy {
         write!(formatter, "Copy({:?}, {} bytes)", self.file, self.length)
     }
 }
+
+#[cfg(test)]
+#[path = "copy_tests.rs"]
+mod tests;

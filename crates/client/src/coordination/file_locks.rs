@@ -50,17 +50,24 @@ impl File {
         self.lock_with(range, kind, timeout, || Ok(()))
     }
 
-    /// The same; `pause` is called several times a second and says whether to go on waiting.
+    /// The same; `pause` is called several times a second and says whether to go on waiting. When it says no, a lock
+    /// that was granted all the same is unlocked.
     #[doc(hidden)]
     pub fn lock_with(
         &self,
         range: ByteRange,
         kind: LockKind,
         timeout: Option<Duration>,
-        pause: impl FnMut() -> Result<()>,
+        mut pause: impl FnMut() -> Result<()>,
     ) -> Result<()> {
+        let mut stopped = None;
+        let pause = || pause().inspect_err(|error| stopped = Some(error.clone()));
         self.wait_for_lock(range, kind, timeout, pause)?;
-        self.refresh_locked(range)
+        match stopped {
+            None => self.refresh_locked(range),
+            // Who has stopped to wait does not know of the lock, and would never unlock it.
+            Some(error) => self.unlock(range).and(Err(self.tell(error))),
+        }
     }
 
     fn wait_for_lock(
