@@ -22,7 +22,7 @@ pub enum Failure {
     Told,
     /// The reader of the output has gone; there is nothing to say, and no reader to say it to.
     PipeClosed,
-    /// The hidden child of a server ended with this code.
+    /// The program ends with this code, and everything there is to say has been said.
     Code(u8),
 }
 

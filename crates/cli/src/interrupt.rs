@@ -11,8 +11,11 @@ const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// The pipe that the handler writes into; -1 while there is no reader.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
+/// The last signal that came since they are caught; 0 before the first.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-extern "C" fn tell(_: libc::c_int) {
+extern "C" fn tell(signal: libc::c_int) {
+    SIGNAL.store(signal, Ordering::Release);
     let pipe = PIPE.load(Ordering::Acquire);
     if pipe >= 0 {
         // SAFETY: write and the thread's errno may be used in a handler; the byte is static, and the
@@ -39,6 +42,7 @@ impl Interrupt {
     pub fn catch() -> Result<Interrupt> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|errno| Error::from_io(&errno.into(), "making a pipe"))?;
+        SIGNAL.store(0, Ordering::Release);
         let former = PIPE.swap(write.as_raw_fd(), Ordering::AcqRel);
         assert_eq!(former, -1, "signals are caught in one place at a time");
         let mut before = Vec::new();
@@ -53,6 +57,11 @@ impl Interrupt {
             }
         }
         Ok(Interrupt { read, _write: write, before })
+    }
+
+    /// The signal that has come, if one has.
+    pub fn signal(&self) -> Option<i32> {
+        Some(SIGNAL.load(Ordering::Acquire)).filter(|signal| *signal != 0)
     }
 
     /// Readable once a signal has come; it stays readable.
@@ -85,11 +94,12 @@ mod tests {
         unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
         let interrupt = Interrupt::catch().unwrap();
         let came = || Cancel::new(interrupt.fd()).came();
-        assert!(!came());
+        assert!(!came() && interrupt.signal().is_none());
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
         // Another thread of the tests may be the one that takes the signal, a moment later.
         let timeout = Timespec { tv_sec: 30, tv_nsec: 0 };
         poll(&mut [PollFd::new(&interrupt.fd(), PollFlags::IN)], Some(&timeout)).unwrap();
         assert!(came() && came());
+        assert_eq!(interrupt.signal(), Some(libc::SIGHUP));
     }
 }

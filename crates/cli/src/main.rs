@@ -24,6 +24,7 @@ mod mount_helper;
 mod mount_options;
 mod mount_sandbox;
 mod mount_users;
+mod mounted_pools;
 mod mounting;
 mod output;
 mod owner;

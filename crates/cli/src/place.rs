@@ -17,8 +17,10 @@ use std::{fs, io};
 pub use ramlace_base::path::join;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Locator, Pool, PoolName, pool_name};
+use ramlace_copy::Mounts;
 use ramlace_mount::MountPoint;
 
+use crate::mounted_pools::{self, Known};
 use crate::mounting::{mounts_of, source_of};
 use crate::show::escaped;
 
@@ -36,8 +38,26 @@ pub enum Place {
 impl Place {
     /// For commands with two sides, on which paths of this machine may stand.
     pub fn parse(text: &OsStr) -> Result<Place> {
-        read(text, &mut at_hand)
+        read(text, &mut at_hand).map(|place| place.keeping_dots_of(text))
     }
+
+    /// `dir/.` and `dir/..` are what is in a directory, and no name in the one above: also where they lie on a mount,
+    /// whose paths are found out without them.
+    fn keeping_dots_of(self, text: &OsStr) -> Place {
+        match self {
+            Place::Pool(Locator { pool, path })
+                if ends_in_dots(text) && !Locator::looks_like(text.as_bytes()) =>
+            {
+                Place::Pool(Locator { pool, path: join(&path, b".") })
+            }
+            other => other,
+        }
+    }
+}
+
+/// Whether the last name of a path is `.` or `..`.
+fn ends_in_dots(path: &OsStr) -> bool {
+    matches!(path.as_bytes().rsplit(|byte| *byte == b'/').next(), Some(b"." | b".."))
 }
 
 /// For commands that work in pools alone: what lies on no mount is a path from the pool's root.
@@ -87,8 +107,8 @@ pub fn on_mounts(text: &OsStr, named: Option<&str>) -> Result<Vec<PathBuf>> {
     };
     let inside =
         locator.path.iter().position(|byte| *byte != b'/').map_or(&[][..], |start| &locator.path[start..]);
-    let by = |mount: MountPoint| mount.dir.join(OsStr::from_bytes(inside));
-    let paths: Vec<PathBuf> = mounts_of(&pool)?.into_iter().map(by).collect();
+    let by = |mount: MountPoint| shown_by(&mount, inside);
+    let paths: Vec<PathBuf> = mounts_of(&pool)?.into_iter().filter_map(by).collect();
     if paths.is_empty() {
         let text = format!(
             "{} is on no mount here: {} is not mounted, so no program of this machine maps its files; 'ramlace mount DIR' mounts it",
@@ -98,6 +118,12 @@ pub fn on_mounts(text: &OsStr, named: Option<&str>) -> Result<Vec<PathBuf>> {
         return Err(Error::new(ErrorKind::Invalid, text));
     }
     Ok(paths)
+}
+
+/// The path by a mount of what lies `inside` its pool, below the root; a bind mount may not show it.
+fn shown_by(mount: &MountPoint, inside: &[u8]) -> Option<PathBuf> {
+    let below = Path::new("/").join(OsStr::from_bytes(inside));
+    below.strip_prefix(&mount.root).ok().map(|below| mount.dir.join(below))
 }
 
 /// A place that a path of this machine leads to on a mount, if it does.
@@ -153,18 +179,22 @@ fn at_hand(path: &Path) -> Result<Option<Locator>> {
         return Ok(None);
     }
     let absolute = std::path::absolute(path).map_err(|error| Error::from_io(&error, path.display()))?;
-    let follow = path.as_os_str().as_bytes().ends_with(b"/");
-    let found = find(&absolute, follow).map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOTCONN) => Error::new(
-            ErrorKind::HostDown,
-            format!("{} lies on a dead mount: 'ramlace mount' on its directory mounts anew", path.display()),
-        ),
-        _ => Error::from_io(&error, format!("looking at {}", path.display())),
+    let slash = path.as_os_str().as_bytes().ends_with(b"/");
+    let found = find(&absolute, slash || ends_in_dots(path.as_os_str())).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::ENOTCONN) => Error::new(
+                ErrorKind::HostDown,
+                format!(
+                    "{} lies on a dead mount: 'ramlace mount' on its directory mounts anew",
+                    path.display()
+                ),
+            ),
+            _ => Error::from_io(&error, format!("looking at {}", path.display())),
+        }
     })?;
-    let Some((mount, mut inside)) = found.and_then(|found| on_mount(&found, &mounts)) else {
-        return Ok(None);
-    };
-    if follow && !inside.ends_with(b"/") {
+    let on = found.map(|found| on_mount(&found, &mounts)).transpose()?.flatten();
+    let Some((mount, mut inside)) = on else { return Ok(None) };
+    if slash && !inside.ends_with(b"/") {
         inside.push(b'/');
     }
     Ok(Some(Locator { pool: pool_of(mount, path)?, path: inside }))
@@ -204,14 +234,25 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The mount whose device something lies on, and its path from the mount's root.
-fn on_mount<'a>(found: &Found, mounts: &'a [MountPoint]) -> Option<(&'a MountPoint, Vec<u8>)> {
+/// The mount whose device something lies on, and its path from the pool's root: what is shown of the pool may begin
+/// further down, by a bind mount.
+fn on_mount<'a>(found: &Found, mounts: &'a [MountPoint]) -> Result<Option<(&'a MountPoint, Vec<u8>)>> {
     let its = mounts.iter().rev().filter(|mount| mount.device == found.device);
-    its.filter_map(|mount| {
-        let inside = found.path.strip_prefix(&mount.dir).ok()?;
-        Some((mount, join(b"/", inside.as_os_str().as_bytes())))
-    })
-    .next()
+    let on = its.filter_map(|mount| Some((mount, found.path.strip_prefix(&mount.dir).ok()?))).next();
+    let Some((mount, below)) = on else { return Ok(None) };
+    if mount.is_of_removed() {
+        let text = format!(
+            "{} lies on {}, which shows a directory that was removed from {}; 'umount {1}' takes it away",
+            found.path.display(),
+            mount.dir.display(),
+            mount.source
+        );
+        return Err(Error::new(ErrorKind::Stale, text));
+    }
+    let root = mount.root.as_os_str().as_bytes();
+    let inside =
+        if below == Path::new("") { root.to_vec() } else { join(root, below.as_os_str().as_bytes()) };
+    Ok(Some((mount, inside)))
 }
 
 /// The pool of a mount: one of this user's, or one that has an address.
@@ -255,6 +296,17 @@ impl Pools {
     /// The pool in which a place lies.
     pub fn of(&mut self, locator: &Locator) -> Result<Pool> {
         self.connect(&locator.pool)
+    }
+
+    /// Where those of them that it has talked to are mounted on this machine.
+    pub fn mounts(&self) -> Result<Mounts> {
+        let known = |(name, pool): (&PoolName, &Pool)| {
+            let map = pool.map()?;
+            let by = if let PoolName::At(address) = name { Some(address.clone()) } else { None };
+            let addresses = map.servers.iter().map(|server| server.tcp.clone()).chain(by).collect();
+            Ok(Known { id: map.pool, addresses })
+        };
+        Ok(mounted_pools::mounts(&self.connected.iter().map(known).collect::<Result<Vec<Known>>>()?))
     }
 
     /// The pool that `--pool` names, or the default one.
@@ -322,6 +374,29 @@ mod tests {
     }
 
     #[test]
+    fn a_dot_at_the_end_of_a_path_on_a_mount_stays() {
+        let path = |text: &str| {
+            let text = OsStr::new(text);
+            match read(text, &mut mounted).unwrap().keeping_dots_of(text) {
+                Place::Pool(locator) => String::from_utf8(locator.path).unwrap(),
+                place => panic!("{place:?}"),
+            }
+        };
+        // The system's form of a path is without them.
+        let [one, other] = ["/mnt/sub/.", "/mnt/sub"].map(Path::new);
+        assert_eq!(one.components().as_path(), other);
+        assert_eq!(
+            (path("/mnt/sub"), path("/mnt/sub/."), path("here")),
+            ("/sub".into(), "/sub/.".into(), "/".into())
+        );
+        for text in ["/mnt/sub/.", "here/."] {
+            assert_eq!(base_name(path(text).as_bytes()), b"", "{text}");
+        }
+        assert_eq!((path("/mnt/.x"), path("/mnt/x..")), ("/.x".into(), "/x..".into()));
+        assert_eq!(path("ramlace:/x/."), "/x/.");
+    }
+
+    #[test]
     fn in_a_pool_a_path_is_on_a_mount_or_begins_with_a_slash_or_the_scheme() {
         let place = |text: &str| in_pool_with(OsStr::new(text), &mut mounted);
         assert_eq!(place("/x").unwrap(), place("ramlace:/x").unwrap());
@@ -335,20 +410,24 @@ mod tests {
         assert!(place("x").unwrap_err().message().contains("ramlace:/x"));
     }
 
-    // SEMANTICS 101.2
-    #[test]
-    fn a_mount_is_known_by_its_device_and_the_newest_counts() {
-        let mount = |dir: &str, device| MountPoint {
+    fn mount(dir: &str, root: &str, device: (u32, u32)) -> MountPoint {
+        MountPoint {
             dir: dir.into(),
+            root: root.into(),
             kind: "fuse.ramlace".into(),
             source: dir.into(),
             device,
             user: 0,
             flags: ramlace_mount::Flags::default(),
-        };
-        let mounts = [mount("/a", (0, 1)), mount("/a/b", (0, 2)), mount("/c", (0, 1))];
+        }
+    }
+
+    // SEMANTICS 101.2
+    #[test]
+    fn a_mount_is_known_by_its_device_and_the_newest_counts() {
+        let mounts = [mount("/a", "/", (0, 1)), mount("/a/b", "/", (0, 2)), mount("/c", "/", (0, 1))];
         let on = |path: &str, device| {
-            let found = on_mount(&Found { path: path.into(), device }, &mounts);
+            let found = on_mount(&Found { path: path.into(), device }, &mounts).unwrap();
             found.map(|(mount, inside)| (mount.dir.to_str().unwrap(), String::from_utf8(inside).unwrap()))
         };
         assert_eq!(on("/a/x/y", (0, 1)), Some(("/a", "/x/y".into())));
@@ -356,6 +435,25 @@ mod tests {
         assert_eq!(on("/c", (0, 1)), Some(("/c", "/".into())));
         // Another file system is mounted on a directory of the pool.
         assert_eq!(on("/a/x", (0, 9)), None);
+    }
+
+    // SEMANTICS 101.2
+    #[test]
+    fn a_bind_mount_of_a_directory_begins_at_that_directory() {
+        let device = (0, 1);
+        let mounts = [mount("/a", "/", device), mount("/b", "/my/proj", device)];
+        let on = |path: &str, mounts| {
+            let found = on_mount(&Found { path: path.into(), device }, mounts)?;
+            Ok(found.map(|(_, inside)| String::from_utf8(inside).unwrap()))
+        };
+        assert_eq!(on("/a/x", &mounts), Ok(Some("/x".into())));
+        assert_eq!(on("/b/x", &mounts), Ok(Some("/my/proj/x".into())));
+        assert_eq!(on("/b", &mounts), Ok(Some("/my/proj".into())));
+        assert_eq!(shown_by(&mounts[0], b"my/proj/x"), Some("/a/my/proj/x".into()));
+        assert_eq!(shown_by(&mounts[1], b"my/proj/x"), Some("/b/x".into()));
+        assert_eq!(shown_by(&mounts[1], b"my/x"), None);
+        let removed: Result<_> = on("/b/x", &[mount("/b", "/my/proj//deleted", device)]);
+        assert_eq!(removed.unwrap_err().kind(), ErrorKind::Stale);
     }
 
     #[test]

@@ -100,6 +100,11 @@ impl Stdout {
     pub fn write(&mut self, bytes: &[u8]) -> Done {
         self.0.write_all(bytes).map_err(|error| stdout_failure(&error))
     }
+
+    /// Ends what was written: some file systems say only then that it did not fit.
+    pub fn close(self) -> Done {
+        ramlace_copy::close(self.0).map_err(|error| stdout_failure(&error))
+    }
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ impl Level {
 }
 
 /// Another user has removed it since it was listed.
-fn is_gone(error: &Error) -> bool {
+pub fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale)
 }
 

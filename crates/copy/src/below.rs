@@ -13,6 +13,9 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat};
 /// A directory on the way is no more than a place to go on from.
 const ABOVE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// A name, and what has it.
+type Entry = (Vec<u8>, io::Result<Stat>);
+
 /// A place below a directory that the user named.
 #[derive(Clone)]
 pub struct Below {
@@ -69,14 +72,15 @@ impl Below {
         })
     }
 
-    /// The entries of this directory, but for itself and the one above: each with what it is.
-    pub fn list(&self) -> io::Result<impl Iterator<Item = io::Result<(Vec<u8>, Stat)>> + use<>> {
+    /// The entries of this directory, but for itself and the one above: each with what it is, as far as that can be
+    /// seen.
+    pub fn list(&self) -> io::Result<impl Iterator<Item = io::Result<Entry>> + use<>> {
         let directory = self.open(OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
         let entries = Dir::read_from(&directory)?;
         let look = move |entry: rustix::io::Result<rustix::fs::DirEntry>| {
             let entry = entry?;
-            let found = rustix::fs::statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
-            Ok((entry.file_name().to_bytes().to_vec(), found))
+            let found = rustix::fs::statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+            Ok((entry.file_name().to_bytes().to_vec(), found.map_err(io::Error::from)))
         };
         let is_own = |entry: &rustix::io::Result<rustix::fs::DirEntry>| {
             entry.as_ref().is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."))

@@ -28,8 +28,10 @@ pub struct Summary {
     pub bytes: u64,
     /// Errors, each of which was reported.
     pub errors: u64,
-    /// The pool or the disk is full: what was not begun was cancelled.
+    /// The pool or the disk is full, or the user has interrupted it: what was not begun was cancelled.
     pub aborted: bool,
+    /// The user has interrupted it: what was under way failed.
+    pub interrupted: bool,
     /// How long it took.
     pub took: Duration,
 }
@@ -41,10 +43,15 @@ pub trait Listener {
 
     /// Something was not copied, or not in full.
     fn failed(&mut self, error: &Error);
+
+    /// Whether the user wants it to end: asked several times in a second.
+    fn is_interrupted(&mut self) -> bool {
+        false
+    }
 }
 
 /// Copies every source. Errors are reported as they come, and the rest continues; only a full destination ends
-/// it all.
+/// it all, or the user.
 pub fn copy(roots: Vec<Root>, options: &CopyOptions, listener: &mut dyn Listener) -> Summary {
     let began = Instant::now();
     let (queue, totals) = (Queue::default(), Totals::default());
@@ -61,6 +68,11 @@ pub fn copy(roots: Vec<Root>, options: &CopyOptions, listener: &mut dyn Listener
         let (queue, totals, later) = (&queue, &totals, &later);
         scope.spawn(move || walk(roots, options, queue, totals, later, &errors));
         loop {
+            if !summary.interrupted && listener.is_interrupted() {
+                summary.interrupted = true;
+                totals.interrupted.store(true, Ordering::Relaxed);
+                queue.abort();
+            }
             match received.recv_timeout(TICK) {
                 Ok(error) => {
                     summary.errors += 1;
@@ -114,7 +126,7 @@ fn work(queue: &Queue, totals: &Totals, options: &CopyOptions, errors: &SyncSend
     let mut buffer = Vec::new();
     while let Some((task, _busy)) = queue.take() {
         let outcome = match task {
-            Task::File(task) => begin(*task, queue, options).and_then(|transfer| {
+            Task::File(task) => begin(*task, queue, totals, options).and_then(|transfer| {
                 transfer.work(&mut buffer, totals);
                 leave(transfer, totals)
             }),
@@ -130,8 +142,13 @@ fn work(queue: &Queue, totals: &Totals, options: &CopyOptions, errors: &SyncSend
 }
 
 /// Opens a file, and offers shares of a big one.
-fn begin(task: FileTask, queue: &Queue, options: &CopyOptions) -> Result<Arc<Transfer>, Error> {
-    let transfer = Arc::new(Transfer::open(task, options)?);
+fn begin(
+    task: FileTask,
+    queue: &Queue,
+    totals: &Totals,
+    options: &CopyOptions,
+) -> Result<Arc<Transfer>, Error> {
+    let transfer = Arc::new(Transfer::open(task, options, totals)?);
     let helpers = (options.jobs as u64 - 1).min(transfer.parts_left().saturating_sub(1));
     queue.share(&transfer, helpers as usize);
     Ok(transfer)
@@ -151,11 +168,12 @@ fn leave(transfer: Arc<Transfer>, totals: &Totals) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::{Path, PathBuf};
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    use std::path::Path;
     use std::{fs, io};
 
     use super::*;
+    use crate::scratch::{Scratch, plain_options};
 
     const BIG_BYTES: usize = 20 << 20;
 
@@ -175,32 +193,14 @@ mod tests {
         }
     }
 
-    /// A directory for one test, gone with it.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Scratch {
-            let path = std::env::temp_dir().join(format!("rl-copy-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Scratch(path)
-        }
-
-        fn at(&self, name: &str) -> PathBuf {
-            self.0.join(name)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn run(from: &Path, to: &Path) -> (Summary, Recorder) {
-        let options = CopyOptions { recursive: true, jobs: 3, hints: Default::default(), umask: 0o022 };
-        let root = Root { from: Side::Local(from.into()), to: Side::Local(to.into()) };
         let mut seen = Recorder::default();
-        (copy(vec![root], &options, &mut seen), seen)
+        (run_with(from, to, &mut seen), seen)
+    }
+
+    fn run_with(from: &Path, to: &Path, listener: &mut dyn Listener) -> Summary {
+        let root = Root { from: Side::Local(from.into()), to: Side::Local(to.into()) };
+        copy(vec![root], &plain_options(3), listener)
     }
 
     #[test]
@@ -245,6 +245,54 @@ mod tests {
         assert_eq!((summary.files, summary.errors, seen.errors.len()), (0, 1, 1), "{:?}", seen.errors);
         assert_eq!(seen.errors[0].kind(), ErrorKind::NoSpace);
         assert!(seen.errors[0].message().ends_with("/dev/full was overwritten and is incomplete"));
+    }
+
+    /// Interrupts a copy that has begun, and lets the worker that waits to open the pipe go on after that.
+    struct Interrupter<'a> {
+        pipe: &'a Path,
+        has_begun: bool,
+        told: bool,
+        reader: Option<fs::File>,
+        seen: Recorder,
+    }
+
+    impl Listener for Interrupter<'_> {
+        fn progressed(&mut self, _: u64, found: u64) {
+            self.has_begun = found > 0;
+            if self.told {
+                let open = || fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(self.pipe);
+                self.reader.get_or_insert_with(|| open().unwrap());
+            }
+        }
+
+        fn failed(&mut self, error: &Error) {
+            self.seen.failed(error);
+        }
+
+        fn is_interrupted(&mut self) -> bool {
+            self.told = self.has_begun;
+            self.told
+        }
+    }
+
+    // SEMANTICS 111.5
+    #[test]
+    fn an_interrupt_ends_what_is_under_way_and_begins_nothing_more() {
+        let scratch = Scratch::new("interrupted");
+        let (from, pipe) = (scratch.at("from"), scratch.at("pipe"));
+        fs::write(&from, b"content").unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let seen = Recorder::default();
+        let mut interrupter = Interrupter { pipe: &pipe, has_begun: false, told: false, reader: None, seen };
+
+        let summary = run_with(&from, &pipe, &mut interrupter);
+
+        let errors = &interrupter.seen.errors;
+        assert_eq!((summary.files, summary.bytes, summary.errors), (0, 0, errors.len() as u64));
+        assert!(summary.interrupted && summary.aborted);
+        // It may have come before a worker had the file.
+        assert!(errors.len() <= 1, "{errors:?}");
+        assert!(errors.iter().all(|error| error.message().contains("was interrupted")), "{errors:?}");
     }
 
     #[test]

@@ -10,8 +10,9 @@ use ramlace_client::OpenOptions;
 use ramlace_wire::namespace::{NewMode, SetAttributes, TimeReason};
 use rustix::fs::{OFlags, SeekFrom};
 
+use crate::closing::close;
 use crate::options::CopyOptions;
-use crate::side::{Kind, Side};
+use crate::side::{Found, Identity, Kind, Side, local_found, pool_found};
 use crate::transfer::FileTask;
 
 /// An open file of either side.
@@ -49,7 +50,7 @@ impl OpenFile {
             created => return created.map(|file| Created { file, fresh: true }),
         }
         match side.look(true)? {
-            Some(found) if found.identity == source.identity => Err(Error::new(
+            Some(found) if options.mounts.are_one(found.identity, source.identity) => Err(Error::new(
                 ErrorKind::Invalid,
                 format!("{} is the same file as the source", side.shown()),
             )),
@@ -70,13 +71,7 @@ impl OpenFile {
                 if options.hints != Default::default()
                     && matches!(side, Side::Pool(..) | Side::Within(_)) =>
             {
-                Err(Error::new(
-                    ErrorKind::Exists,
-                    format!(
-                        "{} is there, and its layout is fixed; remove it first, or copy to a new name",
-                        side.shown()
-                    ),
-                ))
+                Err(layout_is_fixed(side))
             }
             Some(_) => empty(side).map(|file| Created { file, fresh: false }),
             None if matches!(side, Side::Below(_) | Side::Within(_)) => Err(Error::new(
@@ -86,6 +81,25 @@ impl OpenFile {
             // A link that leads nowhere: the file is made where it points.
             None => through_link(side, mode, options).map(|file| Created { file, fresh: false }),
         }
+    }
+
+    /// What this source is now that it is open: what its directory's listing said of it may be minutes old.
+    pub fn found(&self, listed: &Found, side: &Side) -> Result<Found> {
+        let found = match self {
+            OpenFile::Local(file) => {
+                local_found(&rustix::fs::fstat(file).map_err(|errno| side.tell(&errno.into()))?)
+            }
+            // The answer to the open brought the size; where it is what was listed, no further request is made.
+            OpenFile::Pool(file) if is_as_listed(file, listed) => *listed,
+            OpenFile::Pool(file) => pool_found(file.pool(), &file.info()?.attributes)?,
+        };
+        if found.kind != Kind::File {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                format!("{} was replaced while it was copied; copy it again", side.shown()),
+            ));
+        }
+        Ok(found)
     }
 
     /// Reads until the buffer is full or the file ends.
@@ -141,6 +155,17 @@ impl OpenFile {
         }
     }
 
+    /// The size of a source now.
+    pub fn size(&self) -> Result<u64> {
+        match self {
+            OpenFile::Local(file) => match rustix::fs::fstat(file) {
+                Ok(found) => Ok(found.st_size as u64),
+                Err(errno) => Err(Error::from_io(&errno.into(), "looking at it")),
+            },
+            OpenFile::Pool(file) => file.size(),
+        }
+    }
+
     /// Sets the size.
     pub fn set_size(&self, size: u64) -> Result<()> {
         match self {
@@ -154,9 +179,11 @@ impl OpenFile {
     /// Closes a finished copy and gives it the source's time.
     pub fn finish(self, modified: Timestamp) -> Result<()> {
         match self {
-            OpenFile::Local(file) => file
-                .set_modified(system_time(modified))
-                .map_err(|error| Error::from_io(&error, "setting the time of change")),
+            OpenFile::Local(file) => {
+                file.set_modified(system_time(modified))
+                    .map_err(|error| Error::from_io(&error, "setting the time of change"))?;
+                close(file).map_err(|error| Error::from_io(&error, "closing"))
+            }
             OpenFile::Pool(file) => {
                 // Before the close, so that the close has no time of writing left to report.
                 let request = SetAttributes {
@@ -173,6 +200,18 @@ impl OpenFile {
             }
         }
     }
+}
+
+/// A layout was asked for, and a file that is there has another.
+pub fn layout_is_fixed(side: &Side) -> Error {
+    let shown = side.shown();
+    let text = format!("{shown} is there, and its layout is fixed; remove it first, or copy to a new name");
+    Error::new(ErrorKind::Exists, text)
+}
+
+fn is_as_listed(file: &ramlace_client::File, listed: &Found) -> bool {
+    let is_one = matches!(listed.identity, Identity::Pool(_, inode) if inode == file.inode());
+    is_one && file.known_size() == listed.size
 }
 
 fn local(side: &Side, opened: std::io::Result<OwnedFd>) -> Result<OpenFile> {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 
-use ramlace_base::path::escaped;
+use ramlace_base::path::{escaped, join};
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Timestamp};
 use ramlace_client::{AttributeChanges, NewMode, Pool};
 use ramlace_wire::{Attributes, FileKind, PoolId};
@@ -71,8 +71,9 @@ pub struct Found {
     pub sparse: bool,
 }
 
-/// The entries of a directory: names, and what they are.
-pub type Entries<'a> = Box<dyn Iterator<Item = Result<(Vec<u8>, Found)>> + 'a>;
+/// The entries of a directory: names, and what they are, as far as that can be found out. An error in place of a name ends
+/// the listing.
+pub type Entries<'a> = Box<dyn Iterator<Item = Result<(Vec<u8>, Result<Found>)>> + 'a>;
 
 impl Side {
     /// The path for people.
@@ -159,17 +160,23 @@ impl Side {
         };
         Box::new(pool.entries_of(directory).map(move |entry| {
             let entry = entry.map_err(|error| error.context(escaped(self.path())))?;
+            let name = entry.name.as_bytes().to_vec();
             let attributes = match entry.attributes {
-                Some(attributes) => attributes,
-                None => pool.raw().info(entry.inode)?.attributes,
+                Some(attributes) => Ok(attributes),
+                None => pool.raw().info(entry.inode).map(|info| info.attributes),
             };
-            Ok((entry.name.as_bytes().to_vec(), pool_found(pool, &attributes)?))
+            let found = attributes.and_then(|attributes| pool_found(pool, &attributes));
+            let found = found.map_err(|error| error.context(escaped(&join(self.path(), &name))));
+            Ok((name, found))
         }))
     }
 
     fn list_below(&self, below: &Below) -> std::io::Result<Entries<'_>> {
         Ok(Box::new(below.list()?.map(|entry| {
-            entry.map(|(name, found)| (name, local_found(&found))).map_err(|error| self.tell(&error))
+            let (name, found) = entry.map_err(|error| self.tell(&error))?;
+            let tell = |error| Error::from_io(&error, escaped(&join(self.path(), &name)));
+            let found = found.map(|found| local_found(&found)).map_err(tell);
+            Ok((name, found))
         })))
     }
 
@@ -239,7 +246,8 @@ impl Side {
     }
 }
 
-fn local_found(found: &Stat) -> Found {
+/// What the system says of something on this machine.
+pub fn local_found(found: &Stat) -> Found {
     let size = found.st_size as u64;
     Found {
         kind: match FileType::from_raw_mode(found.st_mode) {
@@ -259,7 +267,8 @@ fn local_found(found: &Stat) -> Found {
     }
 }
 
-fn pool_found(pool: &Pool, attributes: &Attributes) -> Result<Found> {
+/// What a pool says of something in it.
+pub fn pool_found(pool: &Pool, attributes: &Attributes) -> Result<Found> {
     Ok(Found {
         kind: match attributes.kind {
             FileKind::File => Kind::File,

@@ -13,7 +13,7 @@ use crate::side::{Found, Side};
 /// Zeros of this size, aligned to it, stay holes.
 const HOLE_BYTES: usize = 64 << 10;
 
-/// What is counted while copies run.
+/// What the threads of a copy share: what is counted while it runs, and whether it shall end.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Bytes of the files found so far.
@@ -24,6 +24,8 @@ pub struct Totals {
     pub files_found: AtomicU64,
     /// Files, directories and links finished.
     pub files_done: AtomicU64,
+    /// The user has interrupted it: what is under way fails.
+    pub interrupted: AtomicBool,
 }
 
 /// One file to be copied.
@@ -50,8 +52,11 @@ pub struct Transfer {
 
 impl Transfer {
     /// Opens both files and gives the destination its size.
-    pub fn open(task: FileTask, options: &CopyOptions) -> Result<Transfer> {
+    pub fn open(mut task: FileTask, options: &CopyOptions, totals: &Totals) -> Result<Transfer> {
         let source = OpenFile::reading(&task.from)?;
+        let found = source.found(&task.found, &task.from)?;
+        totals.bytes_found.fetch_add(found.size.wrapping_sub(task.found.size), Ordering::Relaxed);
+        task.found = found;
         let created = OpenFile::writing(&task, options)?;
         let transfer = Transfer {
             source,
@@ -96,6 +101,9 @@ impl Transfer {
             if start >= size {
                 return;
             }
+            if let Err(error) = self.check_interrupt(totals) {
+                return self.fail(error);
+            }
             let length = (size - start).min(PART_BYTES as u64);
             if buffer.len() < length as usize {
                 buffer.resize(length as usize, 0);
@@ -107,11 +115,20 @@ impl Transfer {
         }
     }
 
+    fn check_interrupt(&self, totals: &Totals) -> Result<()> {
+        if !totals.interrupted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let text = format!("copying {} was interrupted", self.task.from.shown());
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
     /// Copies what there is, in order.
     fn copy_to_end(&self, buffer: &mut Vec<u8>, totals: &Totals) -> Result<()> {
         buffer.resize(PART_BYTES, 0);
         let mut at = 0;
         loop {
+            self.check_interrupt(totals)?;
             let count = self.source.read_at(buffer, at).map_err(|error| with_name(error, &self.task.from))?;
             let arrived = |count| _ = self.written.fetch_add(count, Ordering::Relaxed);
             let written = self.destination.write_at(&buffer[..count], at, arrived);
@@ -127,15 +144,19 @@ impl Transfer {
     fn copy_part(&self, buffer: &mut [u8], start: u64) -> Result<()> {
         let end = start + buffer.len() as u64;
         let sparse = self.task.found.sparse;
-        if sparse && self.source.next_data(start).is_none_or(|data| data >= end) {
-            return self.hole_to(end);
+        let tell = |error| with_name(error, &self.task.from);
+        if sparse {
+            match self.source.next_data(start) {
+                // What was cut off looks like a hole.
+                None if self.source.size().map_err(tell)? < end => return Err(self.became_shorter()),
+                None => return self.hole_to(end),
+                Some(data) if data >= end => return self.hole_to(end),
+                Some(_) => {}
+            }
         }
-        let count = self.source.read_at(buffer, start).map_err(|error| with_name(error, &self.task.from))?;
+        let count = self.source.read_at(buffer, start).map_err(tell)?;
         if count < buffer.len() {
-            return Err(Error::new(
-                ErrorKind::Stale,
-                format!("{} became shorter while it was copied; copy it again", self.task.from.shown()),
-            ));
+            return Err(self.became_shorter());
         }
         let mut at = 0;
         for (data, length) in runs(buffer, sparse) {
@@ -149,6 +170,13 @@ impl Transfer {
             at += length;
         }
         Ok(())
+    }
+
+    fn became_shorter(&self) -> Error {
+        Error::new(
+            ErrorKind::Stale,
+            format!("{} became shorter while it was copied; copy it again", self.task.from.shown()),
+        )
     }
 
     /// Makes a file that ends in a hole as long as it shall be, where its size was not set at first.
@@ -238,7 +266,10 @@ fn is_zero(block: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+    use crate::scratch::{Scratch, plain_options};
 
     #[test]
     fn zeros_are_told_from_data() {
@@ -248,6 +279,72 @@ mod tests {
             let mut block = [0; 4097];
             block[at] = 1;
             assert!(!is_zero(&block), "{at}");
+        }
+    }
+
+    /// A file of this machine that is copied to the name beside it, as it was when it was listed.
+    fn open(scratch: &Scratch, totals: &Totals, since: impl FnOnce(&std::fs::File)) -> Result<Transfer> {
+        let [from, to] = ["from", "to"].map(|name| Side::Local(scratch.at(name)));
+        let found = from.look(true).unwrap().unwrap();
+        since(&std::fs::File::options().write(true).open(scratch.at("from")).unwrap());
+        totals.bytes_found.store(found.size, Ordering::Relaxed);
+        Transfer::open(FileTask { from, to, found }, &plain_options(1), totals)
+    }
+
+    fn finish(transfer: Transfer, totals: &Totals) -> Result<()> {
+        transfer.work(&mut Vec::new(), totals);
+        transfer.finish()
+    }
+
+    // SEMANTICS 111.5
+    #[test]
+    fn a_file_is_copied_as_it_is_when_it_is_opened() {
+        let (scratch, totals) = (Scratch::new("since"), Totals::default());
+        std::fs::write(scratch.at("from"), b"short").unwrap();
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        let transfer = open(&scratch, &totals, |file| {
+            std::os::unix::fs::FileExt::write_at(file, b", and longer since", 5).unwrap();
+            file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+            file.set_modified(time).unwrap();
+        });
+        finish(transfer.unwrap(), &totals).unwrap();
+        assert_eq!(std::fs::read(scratch.at("to")).unwrap(), b"short, and longer since");
+        let made = std::fs::metadata(scratch.at("to")).unwrap();
+        assert_eq!((made.permissions().mode() & 0o777, made.modified().unwrap()), (0o600, time));
+        assert_eq!(totals.bytes_found.load(Ordering::Relaxed), made.len());
+    }
+
+    // SEMANTICS 111.5
+    #[test]
+    fn what_was_cut_off_a_file_with_holes_is_no_hole() {
+        let (scratch, totals) = (Scratch::new("cut"), Totals::default());
+        let size = 3 * PART_BYTES as u64;
+        let source = std::fs::File::create(scratch.at("from")).unwrap();
+        source.set_len(size).unwrap();
+        let transfer = open(&scratch, &totals, |_| {}).unwrap();
+        source.set_len(PART_BYTES as u64).unwrap();
+        let error = finish(transfer, &totals).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Stale, "{error}");
+        assert!(error.message().contains("became shorter"), "{error}");
+        assert!(!scratch.at("to").exists());
+    }
+
+    // SEMANTICS 111.5
+    #[test]
+    fn a_copy_that_is_interrupted_leaves_nothing_that_was_not_there_before() {
+        for there in [false, true] {
+            let (scratch, totals) = (Scratch::new("interrupt"), Totals::default());
+            std::fs::write(scratch.at("from"), b"content").unwrap();
+            if there {
+                std::fs::write(scratch.at("to"), b"other content").unwrap();
+            }
+            let transfer = open(&scratch, &totals, |_| {}).unwrap();
+            totals.interrupted.store(true, Ordering::Relaxed);
+            let error = finish(transfer, &totals).unwrap_err();
+            assert!(error.message().contains("was interrupted; 0 B of 7 B"), "{error}");
+            let fate = if there { "overwritten and is incomplete" } else { "the partial copy was removed" };
+            assert!(error.message().ends_with(fate), "{error}");
+            assert_eq!(scratch.at("to").exists(), there);
         }
     }
 

@@ -5,7 +5,7 @@ use ramlace_client::NewMode;
 
 use crate::options::CopyOptions;
 use crate::queue::Queue;
-use crate::side::{Found, Identity, Kind, Side};
+use crate::side::{Entries, Found, Identity, Kind, Side};
 use crate::transfer::{FileTask, Totals};
 use std::sync::atomic::Ordering;
 
@@ -104,13 +104,33 @@ impl Walker<'_> {
             made => made?,
         }
         if copy_root.is_none() {
-            *copy_root = to.look(true)?.map(|found| found.identity);
+            *copy_root = to.look(true)?.map(|found| self.options.mounts.known(found.identity));
         }
         self.totals.files_done.fetch_add(1, Ordering::Relaxed);
         let (from, to) = (from.inside()?, to.inside()?);
-        for entry in from.list(found)? {
+        self.visit_all(from.list(found)?, (&from, &to), *copy_root, directories)
+    }
+
+    /// Visits what a directory has; only an error of its listing ends that.
+    fn visit_all(
+        &self,
+        entries: Entries<'_>,
+        (from, to): (&Side, &Side),
+        copy_root: Option<Identity>,
+        directories: &mut Vec<(Side, Side, Found)>,
+    ) -> Result<()> {
+        for entry in entries {
             let (name, found) = entry?;
-            if Some(found.identity) == *copy_root {
+            let found = match found {
+                Ok(found) => found,
+                // Somebody has removed it since it was listed.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => continue,
+                Err(error) => {
+                    (self.complain)(error);
+                    continue;
+                }
+            };
+            if Some(self.options.mounts.known(found.identity)) == copy_root {
                 let text = format!("{} lies in its own source and is not copied into itself", to.shown());
                 (self.complain)(Error::new(ErrorKind::Invalid, text));
                 continue;
@@ -159,5 +179,81 @@ fn copy_link(from: &Side, to: &Side) -> Result<()> {
             to.make_link(&target)
         }
         made => made,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fs;
+
+    use super::*;
+    use crate::queue::Task;
+    use crate::scratch::{Scratch, plain_options};
+
+    /// The names of the files that are copied of these entries, and what is complained of.
+    fn visited(entries: Vec<Result<(Vec<u8>, Result<Found>)>>, side: &Side) -> (Vec<String>, Vec<String>) {
+        let (options, queue, totals) = (plain_options(1), Queue::default(), Totals::default());
+        let complaints = RefCell::new(Vec::new());
+        let complain = |error: Error| complaints.borrow_mut().push(error.message().to_owned());
+        let walker = Walker { options: &options, queue: &queue, totals: &totals, complain: &complain };
+        if let Err(error) =
+            walker.visit_all(Box::new(entries.into_iter()), (side, side), None, &mut Vec::new())
+        {
+            complain(error);
+        }
+        queue.close();
+        let mut names = Vec::new();
+        while let Some((Task::File(task), _busy)) = queue.take() {
+            names.push(task.from.shown().rsplit_once('/').unwrap().1.to_owned());
+        }
+        (names, complaints.take())
+    }
+
+    // SEMANTICS 111.4
+    #[test]
+    fn what_cannot_be_looked_at_is_told_and_the_rest_of_its_directory_is_copied() {
+        let scratch = Scratch::new("entries");
+        fs::write(scratch.at("file"), b"x").unwrap();
+        let file = Side::Local(scratch.at("file")).look(true).unwrap().unwrap();
+        let side = Side::Local(scratch.at("")).inside().unwrap();
+        let entry = |name: &str, found| Ok((name.as_bytes().to_vec(), found));
+        let error = |kind, text| Error::new(kind, text);
+        let entries = vec![
+            entry("removed", Err(error(ErrorKind::NotFound, "removed"))),
+            entry("stale", Err(error(ErrorKind::Stale, "stale"))),
+            entry("dead", Err(error(ErrorKind::HostDown, "its server is dead"))),
+            entry("one", Ok(file)),
+            Err(error(ErrorKind::Denied, "the listing ends")),
+            entry("two", Ok(file)),
+        ];
+        let (names, complaints) = visited(entries, &side);
+        assert_eq!(names, ["one"]);
+        assert_eq!(complaints, ["its server is dead", "the listing ends"]);
+    }
+
+    // SEMANTICS 111.4
+    #[test]
+    fn an_entry_that_went_away_since_it_was_listed_does_not_end_the_listing() {
+        let scratch = Scratch::new("vanished");
+        let names = ["a", "b", "c", "d"];
+        names.iter().for_each(|name| fs::write(scratch.at(name), b"x").unwrap());
+        let side = Side::Local(scratch.at(""));
+        let found = side.look(true).unwrap().unwrap();
+        let mut entries = side.list(&found).unwrap();
+        // The system gives out all names at once.
+        let (first, _) = entries.next().unwrap().unwrap();
+        let gone: Vec<&str> = names.into_iter().filter(|name| name.as_bytes() != first).take(2).collect();
+        gone.iter().for_each(|name| fs::remove_file(scratch.at(name)).unwrap());
+        let rest: Vec<(Vec<u8>, Result<Found>)> = entries.map(Result::unwrap).collect();
+        assert_eq!(rest.len(), 3);
+        for (name, found) in rest {
+            let name = String::from_utf8(name).unwrap();
+            assert_eq!(found.is_ok(), !gone.contains(&&*name), "{name}: {found:?}");
+            if let Err(error) = found {
+                assert_eq!(error.kind(), ErrorKind::NotFound);
+                assert!(error.message().contains(&format!("/{name}: ")), "{error}");
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The mounts of this machine, read from `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ramlace_base::{Error, Result};
@@ -11,6 +11,8 @@ use crate::flags::Flags;
 
 /// Subtypes of our mounts begin so.
 const KIND_PREFIX: &[u8] = b"fuse.ramlace";
+/// What the kernel adds to the path of a directory that was removed. No path has two slashes otherwise.
+const REMOVED_SUFFIX: &[u8] = b"//deleted";
 /// Where the kernel lists the mounts that this process sees.
 const MOUNTINFO_PATH: &str = "/proc/self/mountinfo";
 
@@ -19,6 +21,9 @@ const MOUNTINFO_PATH: &str = "/proc/self/mountinfo";
 pub struct MountPoint {
     /// Where.
     pub dir: PathBuf,
+    /// The directory of the file system that is shown there: `/`, or another one of a bind mount. It ends in `//deleted`
+    /// where that was removed.
+    pub root: PathBuf,
     /// `fuse.ramlace`, or another subtype that begins so.
     pub kind: String,
     /// What was mounted, such as `ramlace:POOL`.
@@ -33,6 +38,12 @@ pub struct MountPoint {
 }
 
 impl MountPoint {
+    /// Whether what is shown there was removed from the file system: it has no path any more.
+    #[must_use]
+    pub fn is_of_removed(&self) -> bool {
+        self.root.as_os_str().as_bytes().ends_with(REMOVED_SUFFIX)
+    }
+
     /// Whether the program that answered for it has ended. Waits for one that is stopped.
     #[must_use]
     pub fn is_dead(&self) -> bool {
@@ -61,7 +72,8 @@ pub fn mount_on(dir: &Path) -> Result<Option<MountPoint>> {
 fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = fields.nth(2)?;
-    let dir = fields.nth(1)?;
+    let root = fields.next()?;
+    let dir = fields.next()?;
     let flags = fields.next()?;
     let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (tail.next()?, tail.next()?);
@@ -71,8 +83,10 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let shared = tail.next()?;
     let user = shared.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
     let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+    let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
     Some(MountPoint {
-        dir: PathBuf::from(OsString::from_vec(unescape(dir))),
+        dir: path(dir),
+        root: path(root),
         kind: String::from_utf8_lossy(&unescape(kind)).into_owned(),
         source: String::from_utf8_lossy(&unescape(source)).into_owned(),
         device: (major.parse().ok()?, minor.parse().ok()?),
@@ -107,9 +121,20 @@ mod tests {
         let line = br"99 24 0:51 / /tmp/my\040pool\134x rw,nosuid,nodev shared:7 master:1 - fuse.ramlace ramlace:a\040b rw,dirsync,user_id=1000,group_id=4";
         let mount = parse_line(line).unwrap();
         assert_eq!(mount.dir, Path::new(r"/tmp/my pool\x"));
+        assert_eq!((mount.root.as_path(), mount.is_of_removed()), (Path::new("/"), false));
         assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("fuse.ramlace", "ramlace:a b"));
         assert_eq!((mount.device, mount.user), ((0, 51), 1000));
         assert_eq!(mount.flags.words(), "nosuid,nodev,dirsync");
+    }
+
+    #[test]
+    fn of_a_bind_mount_the_directory_that_it_shows_is_known() {
+        let rest = "/data rw shared:7 - fuse.ramlace ramlace:lab rw,user_id=0,group_id=0";
+        let root = |field: &str| parse_line(format!("99 24 0:51 {field} {rest}").as_bytes()).unwrap();
+        let bound = root(r"/my\040proj");
+        assert_eq!((bound.root.as_path(), bound.dir.as_path()), (Path::new("/my proj"), Path::new("/data")));
+        assert!(!bound.is_of_removed() && !root("/deleted").is_of_removed());
+        assert!(root("/proj//deleted").is_of_removed());
     }
 
     #[test]

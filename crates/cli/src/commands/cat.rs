@@ -37,6 +37,7 @@ pub fn run(args: &Args, pools: &mut Pools, json: bool) -> Done {
             other => other?,
         }
     }
+    stdout.close()?;
     if failed { Err(Failure::Told) } else { Ok(()) }
 }
 

@@ -1,16 +1,18 @@
 //! `cp`: copies files into the pool, out of it and within it.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 
 use ramlace_base::units::{format_bytes, parse_bytes};
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_copy::{CopyOptions, Kind, Listener, Root, Side, Summary, copy};
+use ramlace_copy::{CopyOptions, Kind, Listener, Mounts, Root, Side, Summary, copy};
 use ramlace_wire::LayoutHints;
 use serde_json::json;
 
 use super::cp_stream;
 use super::mkdir::umask;
 use crate::failure::{Done, Failure, say};
+use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::place::{Place, Pools, base_name};
 use crate::progress::Progress;
@@ -61,11 +63,12 @@ pub struct Args {
 
 /// Copies; says what failed.
 pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
-    let options = CopyOptions {
+    let mut options = CopyOptions {
         recursive: args.recursive,
         jobs: args.jobs.into(),
         hints: LayoutHints { stripe_unit: args.stripe_unit, width: args.width, ..LayoutHints::default() },
         umask: umask(),
+        mounts: Mounts::default(),
     };
     let places = args.paths.iter().map(|path| Place::parse(path)).collect::<Result<Vec<Place>>>()?;
     let Some((destination, sources)) = places.split_last() else {
@@ -76,16 +79,28 @@ pub fn run(args: &Args, pools: &mut Pools, output: &mut Output) -> Done {
         return done;
     }
     let roots = plan(sources, destination, pools)?;
-    let mut shown = Shown { progress: Progress::new(output.json), json: output.json };
+    options.mounts = pools.mounts()?;
+    let mut shown = Shown::new(output.json)?;
     let summary = copy(roots, &options, &mut shown);
+    let signal = shown.signal;
     drop(shown);
-    report(summary, output)
+    report(summary, signal, output)
 }
 
 /// A copy, shown on standard error while it runs.
 struct Shown {
     progress: Progress,
     json: bool,
+    /// Until a signal has come: the next one ends the program at once.
+    interrupt: Option<Interrupt>,
+    signal: Option<i32>,
+}
+
+impl Shown {
+    fn new(json: bool) -> Result<Shown> {
+        let interrupt = Some(Interrupt::catch()?);
+        Ok(Shown { progress: Progress::new(json), json, interrupt, signal: None })
+    }
 }
 
 impl Listener for Shown {
@@ -95,6 +110,14 @@ impl Listener for Shown {
 
     fn failed(&mut self, error: &Error) {
         self.progress.pause(|| say(error, self.json));
+    }
+
+    fn is_interrupted(&mut self) -> bool {
+        if let Some(signal) = self.interrupt.as_ref().and_then(Interrupt::signal) {
+            self.signal = Some(signal);
+            self.interrupt = None;
+        }
+        self.signal.is_some()
     }
 }
 
@@ -177,7 +200,26 @@ fn plan(sources: &[Place], destination: &Place, pools: &mut Pools) -> Result<Vec
         };
         Ok(Root { to: inside.entry(&name), from })
     };
-    sources.iter().map(root).collect()
+    let roots = sources.iter().map(root).collect::<Result<Vec<Root>>>()?;
+    check_targets(&roots)?;
+    Ok(roots)
+}
+
+/// Refuses sources that would become one file: they would be copied into it at once.
+fn check_targets(roots: &[Root]) -> Result<()> {
+    let mut by_target: HashMap<&[u8], &Root> = HashMap::new();
+    for root in roots {
+        if let Some(other) = by_target.insert(root.to.path(), root) {
+            let text = format!(
+                "{} and {} would both become {}; copy one of them alone, under another name",
+                other.from.shown(),
+                root.from.shown(),
+                root.to.shown()
+            );
+            return Err(invalid(&text));
+        }
+    }
+    Ok(())
 }
 
 fn side(place: &Place, pools: &mut Pools) -> Result<Side> {
@@ -188,13 +230,21 @@ fn side(place: &Place, pools: &mut Pools) -> Result<Side> {
     }
 }
 
-fn report(summary: Summary, output: &mut Output) -> Done {
-    let Summary { files, bytes, errors, aborted, took } = summary;
+/// `signal`: what has interrupted it.
+fn report(summary: Summary, signal: Option<i32>, output: &mut Output) -> Done {
+    let Summary { files, bytes, errors, aborted, interrupted, took } = summary;
     if output.json {
         output.json(&json!({
             "files": files, "bytes": bytes, "errors": errors, "given_up": aborted, "seconds": took.as_secs_f64(),
         }))?;
         output.flush()?;
+    }
+    if let Some(signal) = signal.filter(|_| interrupted) {
+        output.note(format_args!(
+            "interrupted: {files} copied ({}), {errors} failed; the rest was not begun",
+            format_bytes(bytes)
+        ));
+        return Err(Failure::Code(exit_code(signal)));
     }
     if errors == 0 {
         return Ok(());
@@ -206,10 +256,46 @@ fn report(summary: Summary, output: &mut Output) -> Done {
     Err(Failure::Told)
 }
 
+/// What a shell sees of a program that a signal ended.
+fn exit_code(signal: i32) -> u8 {
+    u8::try_from(128 + signal).expect("signals are numbered up to 64")
+}
+
 fn no_pool() -> Error {
     invalid("neither side is in a pool; write ramlace:/path for what is, or use cp(1)")
 }
 
 fn invalid(text: &str) -> Error {
     Error::new(ErrorKind::Invalid, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SEMANTICS 111.3
+    #[test]
+    fn sources_that_would_become_one_file_are_refused() {
+        let root = |from: &str, to: &str| Root { from: Side::Local(from.into()), to: Side::Local(to.into()) };
+        check_targets(&[root("a/x", "d/x"), root("b/y", "d/y")]).unwrap();
+        let error = check_targets(&[root("a/x", "d/x"), root("b/y", "d/y"), root("b/x", "d/x")]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().starts_with("a/x and b/x would both become d/x"), "{error}");
+    }
+
+    // SEMANTICS 111.5
+    #[test]
+    fn an_interrupted_copy_ends_as_a_shell_expects() {
+        let code = |summary, signal| match report(summary, signal, &mut Output::new(false)) {
+            Ok(()) => 0,
+            Err(failure) => failure.report(false),
+        };
+        let interrupted = Summary { interrupted: true, aborted: true, ..Summary::default() };
+        assert_eq!(code(interrupted, Some(libc::SIGINT)), 130);
+        assert_eq!(code(interrupted, Some(libc::SIGTERM)), 143);
+        assert_eq!(code(Summary::default(), None), 0);
+        assert_eq!(code(Summary { errors: 1, ..Summary::default() }, None), 1);
+        // It came when all was done.
+        assert_eq!(code(Summary::default(), Some(libc::SIGINT)), 0);
+    }
 }

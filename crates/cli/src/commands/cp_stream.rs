@@ -5,8 +5,8 @@ use std::io::Write;
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::{NewMode, OpenOptions, Pool};
-use ramlace_copy::{CopyOptions, Kind, Side, partial};
+use ramlace_client::{File as PoolFile, NewMode, OpenOptions, Pool};
+use ramlace_copy::{CopyOptions, Kind, Side, close, layout_is_fixed, partial};
 use serde_json::json;
 
 use super::cat::send;
@@ -36,6 +36,7 @@ pub fn out(pool: &Pool, path: &[u8], to: &Place, output: &mut Output) -> Done {
                 device.write_all(bytes).map_err(|error| Failure::Error(doing(error)))
             })?;
             drop(progress);
+            close(device).map_err(doing)?;
             tell(done, began, output)
         }
         _ => {
@@ -43,7 +44,8 @@ pub fn out(pool: &Pool, path: &[u8], to: &Place, output: &mut Output) -> Done {
             send(&file, |bytes| {
                 count(bytes);
                 stdout.write(bytes)
-            })
+            })?;
+            stdout.close()
         }
     }
 }
@@ -53,24 +55,7 @@ pub fn into(from: &Place, pool: &Pool, path: &[u8], options: &CopyOptions, outpu
     let began = Instant::now();
     let (mut source, shown) = open_source(from)?;
     let to = Side::Pool(pool.clone(), path.to_vec());
-    let fresh = match to.look(true)? {
-        None => true,
-        Some(found) if found.kind == Kind::Directory => {
-            let text =
-                format!("{} is a directory; name the file in it that {shown} shall become", to.shown());
-            return Err(Error::new(ErrorKind::IsDirectory, text).into());
-        }
-        Some(_) => false,
-    };
-    let wanted = OpenOptions {
-        write: true,
-        create: true,
-        truncate: true,
-        mode: NewMode { mode: 0o666, umask: options.umask },
-        hints: options.hints,
-        ..OpenOptions::default()
-    };
-    let file = pool.open(path, &wanted)?;
+    let (file, fresh) = open_destination(pool, path, &to, &shown, options)?;
     let mut progress = Progress::new(output.json);
     let mut at = 0;
     let copied = pump(
@@ -101,6 +86,43 @@ pub fn into(from: &Place, pool: &Pool, path: &[u8], options: &CopyOptions, outpu
         }
         Err(other) => Err(other),
     }
+}
+
+/// The file to be written, empty, and whether it was not there before. `shown`: what is copied into it.
+fn open_destination(
+    pool: &Pool,
+    path: &[u8],
+    to: &Side,
+    shown: &str,
+    options: &CopyOptions,
+) -> Result<(PoolFile, bool)> {
+    let open = |exclusive| {
+        let wanted = OpenOptions {
+            write: true,
+            create: true,
+            exclusive,
+            truncate: !exclusive,
+            mode: NewMode { mode: 0o666, umask: options.umask },
+            hints: options.hints,
+            ..OpenOptions::default()
+        };
+        pool.open(path, &wanted)
+    };
+    match to.look(true)? {
+        Some(found) if found.kind == Kind::Directory => {
+            let text =
+                format!("{} is a directory; name the file in it that {shown} shall become", to.shown());
+            return Err(Error::new(ErrorKind::IsDirectory, text));
+        }
+        Some(_) if options.hints != Default::default() => return Err(layout_is_fixed(to)),
+        Some(_) => {}
+        None => match open(true) {
+            // A link that leads nowhere: the file is made where it points, and the link is not ours to remove.
+            Err(error) if error.kind() == ErrorKind::Exists => {}
+            opened => return opened.map(|file| (file, true)),
+        },
+    }
+    open(false).map(|file| (file, false))
 }
 
 fn open_source(from: &Place) -> Result<(File, String)> {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use ramlace_base::units::format_bytes;
 use ramlace_base::{Error, InodeId, Result};
-use ramlace_wire::{Attributes, FileKind};
+use ramlace_wire::{Attributes, FileKind, PoolId};
 use serde_json::{Value, json};
 
 use crate::failure::{Done, Failure, say};
@@ -14,7 +14,7 @@ use crate::output::Output;
 use crate::place::Pools;
 use crate::show::{escaped, kind_name, put_name};
 use crate::tally::Tally;
-use crate::tree::{Node, Root, Visitor};
+use crate::tree::{Node, Root, Visitor, is_gone};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -124,8 +124,8 @@ struct Adding<'a> {
     tally: Tally,
     /// The directories on the way.
     levels: Vec<Sum>,
-    /// Files with several names that have been counted.
-    seen: HashSet<InodeId>,
+    /// Files with several names that have been counted: the same number is another file in another pool.
+    seen: HashSet<(PoolId, InodeId)>,
     /// All paths.
     whole: Sum,
     failed: bool,
@@ -196,12 +196,14 @@ impl Visitor for Adding<'_> {
             return Ok(true);
         }
         // Only what has several names is remembered: most trees have none.
-        if attributes.links > 1 && !self.seen.insert(node.inode) {
+        if attributes.links > 1 && !self.seen.insert((node.pool.map()?.pool, node.inode)) {
             return Ok(false);
         }
         match self.bytes_of(node, attributes) {
             Ok(bytes) => self.count(Sum { bytes, files: 1, directories: 0 }, node)?,
-            Err(error) => self.failed(error),
+            // Another user has removed it since it was listed.
+            Err(error) if is_gone(&error) && node.depth > 0 => {}
+            Err(error) => self.failed(error.context(escaped(node.path))),
         }
         Ok(false)
     }

@@ -33,22 +33,10 @@ pub struct Report<'a> {
 impl Report<'_> {
     /// What runs now, and the next commands.
     pub fn tell(&self, took: Duration, output: &mut Output) -> Done {
-        let Report { file, directory, for_others, memory, notes, hosts, mount } = *self;
-        let first = file.servers.first().map_or("", |server| &server.tcp);
+        let Report { file, directory, for_others, memory, hosts, mount, .. } = *self;
+        let first = self.address();
         if output.json {
-            let mut report = json!({
-                "pool": file.name, "id": file.pool, "directory": directory.path(), "memory_bytes": memory,
-                "address": first, "seconds": took.as_secs_f64(), "notes": notes, "mount": mount,
-                "servers": file.servers.iter().map(|server| json!({
-                    "server": server.server, "tcp": server.tcp, "unix": server.unix, "supervisor_pid": server.supervisor_pid,
-                    "host": server.host,
-                    "log": server.host.is_none().then(|| directory.log_path(server.id())),
-                })).collect::<Vec<_>>(),
-            });
-            if !hosts.is_empty() {
-                report["hosts"] = hosts.iter().map(host_json).collect();
-            }
-            return output.json(&report);
+            return output.json(&self.json(took));
         }
         output.line(format_args!(
             "Pool '{}' is up: {}{}, {}, in {:.2} s.{}",
@@ -92,6 +80,29 @@ impl Report<'_> {
         Ok(())
     }
 
+    fn address(&self) -> &str {
+        self.file.servers.first().map_or("", |server| &server.tcp)
+    }
+
+    /// The same for programs. A path need not be text: as in other reports, strange bytes are replaced then.
+    fn json(&self, took: Duration) -> Value {
+        let Report { file, directory, memory, notes, hosts, mount, .. } = *self;
+        let mut report = json!({
+            "pool": file.name, "id": file.pool, "directory": directory.path().to_string_lossy(), "memory_bytes": memory,
+            "address": self.address(), "seconds": took.as_secs_f64(), "notes": notes,
+            "mount": mount.map(Path::to_string_lossy),
+            "servers": file.servers.iter().map(|server| json!({
+                "server": server.server, "tcp": server.tcp, "supervisor_pid": server.supervisor_pid,
+                "unix": server.unix.as_deref().map(Path::to_string_lossy), "host": server.host,
+                "log": server.host.is_none().then(|| directory.log_path(server.id()).to_string_lossy().into_owned()),
+            })).collect::<Vec<_>>(),
+        });
+        if !hosts.is_empty() {
+            report["hosts"] = hosts.iter().map(host_json).collect();
+        }
+        report
+    }
+
     /// A line for each host.
     fn tell_hosts(&self, output: &mut Output) -> Done {
         let lines: Vec<Vec<String>> =
@@ -110,4 +121,40 @@ impl Report<'_> {
 
 fn host_json(host: &HostStarted) -> Value {
     json!({"host": host.host, "servers": host.servers, "memory_bytes": host.memory_bytes, "notes": host.notes})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_no_text_is_reported_to_programs() {
+        let directory = PoolDirectory::within(Path::new("/nowhere"), "lab").unwrap();
+        let file = PoolFile {
+            name: "lab".into(),
+            pool: "0".into(),
+            coordinator: 0,
+            servers: Vec::new(),
+            version: "0".into(),
+            hosts: None,
+        };
+        let mount = Path::new(OsStr::from_bytes(b"/mnt/caf\xe9"));
+        let report = Report {
+            file: &file,
+            directory: &directory,
+            for_others: false,
+            memory: 1,
+            notes: &[],
+            mount: Some(mount),
+            hosts: &[],
+        };
+        let value = report.json(Duration::ZERO);
+        assert_eq!(
+            (&value["mount"], &value["directory"]),
+            (&"/mnt/caf\u{fffd}".into(), &"/nowhere/lab".into())
+        );
+    }
 }

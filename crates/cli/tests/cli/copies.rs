@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -139,9 +139,14 @@ fn several_files_need_a_directory() {
     home.run(["cp", "ramlace:/a", "ramlace:/b", "."]).good();
     home.run(["cp", "a", "missing", "ramlace:/"]).bad(&["missing does not exist"]);
     home.run(["cp", "a", "b"]).bad(&["neither side is in a pool"]);
+    fs::create_dir(home.path("other")).unwrap();
+    home.write("other/a", b"other");
+    home.run(["cp", "a", "other/a", "ramlace:/"]).bad(&["a and other/a would both become ramlace:/a"]);
+    assert_eq!(home.run(["cat", "/a"]).good().text(), "A");
     home.run(["cp", "a", "ramlace:/no/where"]).bad(&["/no/where"]);
 }
 
+// SEMANTICS 111.3
 #[test]
 fn directories_and_files_do_not_overwrite_each_other() {
     let home = Home::with_pool(1, "64MiB");
@@ -157,6 +162,8 @@ fn directories_and_files_do_not_overwrite_each_other() {
     home.run(["cp", "ramlace:/f", "ramlace:/f"]).bad(&["the same file"]);
     assert_eq!(home.run(["cat", "/f"]).good().text(), "file");
     home.run(["cp", "--width", "1", "src/y", "ramlace:/f"]).bad(&["layout is fixed"]);
+    home.run_with(["cp", "--width", "1", "-", "ramlace:/f"], b"other").bad(&["layout is fixed"]);
+    assert_eq!(home.run(["cat", "/f"]).good().text(), "file");
 }
 
 #[test]
@@ -180,6 +187,10 @@ fn a_full_pool_says_what_was_written_and_goes_on() {
     home.run(["stat", "/big"]).bad(&["does not exist"]);
     let bytes = noise(100_000_000);
     home.run_with(["cp", "-", "ramlace:/big"], &bytes).bad(&["had been written", "partial copy was removed"]);
+    // It is made where a link points that leads nowhere, and the link stays.
+    home.run(["ln", "-s", "target", "/link"]).good();
+    home.run_with(["cp", "-", "ramlace:/link"], &bytes).bad(&["/link was overwritten and is incomplete"]);
+    home.run(["rm", "/link", "/target"]).good();
     // What was there is named, not removed.
     home.run(["cp", "big", "ramlace:/small"]).bad(&["overwritten and is incomplete"]);
     home.run(["rm", "/small"]).good();
@@ -223,6 +234,73 @@ fn pipes_devices_and_proc_are_read_to_their_end() {
     home.run(["cp", "-r", "d", "ramlace:/d"]).bad(&["socket is no file"]);
     assert_eq!(home.run(["cat", "/d/file"]).good().text(), "x");
     assert!(there(&home.path("d/file")));
+}
+
+// SEMANTICS 111.3
+/// Both ways this once destroyed what was to be copied, or filled the pool.
+#[test]
+fn what_is_reached_through_a_mount_is_known_again() {
+    if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
+        println!("not run: /dev/fuse cannot be opened ({error})");
+        return;
+    }
+    let home = Home::with_pool(2, "64MiB");
+    fs::create_dir_all(home.path("tree/mount")).unwrap();
+    home.write("tree/file", b"here");
+    home.run(["mkdir", "-p", "/data/sub"]).good();
+    for path in ["ramlace:/data/x", "ramlace:/data/sub/y"] {
+        home.run_with(["cp", "-", path], b"precious").good();
+    }
+    let mount = home.path("tree/mount");
+    home.run(["mount", mount.to_str().unwrap()]).good();
+    std::os::unix::fs::symlink("tree/mount/data/x", home.path("x")).unwrap();
+    home.run(["cp", "ramlace:/data/x", "x"]).bad(&["x is the same file as the source"]);
+    home.run(["cp", "x", "ramlace:/data/x"]).bad(&["ramlace:/data/x is the same file as the source"]);
+    assert_eq!(home.run(["cat", "/data/x"]).good().text(), "precious");
+    home.run(["cp", "-r", "tree", "ramlace:/all"]).bad(&["lies in its own source"]);
+    assert_eq!(home.run(["cat", "/all/file", "/all/mount/data/x"]).good().text(), "hereprecious");
+    home.run(["stat", "/all/mount/all"]).bad(&["does not exist"]);
+    // What is in a directory, and not the directory, as elsewhere.
+    home.run(["mkdir", "/d"]).good();
+    home.run(["cp", "-r", "tree/mount/data/sub/.", "ramlace:/d"]).good();
+    assert_eq!(home.run(["ls", "/d"]).good().text(), "y\n");
+    home.run(["unmount", mount.to_str().unwrap()]).good();
+}
+
+// SEMANTICS 111.5
+#[test]
+fn a_copy_that_is_interrupted_says_so() {
+    let home = Home::with_pool(1, "32MiB");
+    home.run(["mkdir", "/tree"]).good();
+    home.run_with(["cp", "-", "ramlace:/tree/file"], b"content").good();
+    // The copy waits until somebody reads.
+    fs::create_dir_all(home.path("out/tree")).unwrap();
+    let pipe = home.path("out/tree/file");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mut command = home.command();
+    command.args(["cp", "-r", "ramlace:/tree", "out"]).stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    let catches = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        assert!(!status.contains("State:\tZ"), "it has ended: {status}");
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (libc::SIGTERM - 1)) != 0
+    };
+    let wait = |wanted| {
+        while catches() != wanted {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    wait(true);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    // Now it has heard of it: a second one would end it at once.
+    wait(false);
+    let reader = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
+    let done = crate::common::Done::from(child.wait_with_output().unwrap());
+    assert_eq!(done.code, Some(128 + libc::SIGTERM), "{done:?}");
+    assert!(done.stderr.contains("ramlace: interrupted: "), "{done:?}");
+    drop(reader);
 }
 
 // SEMANTICS 111.1

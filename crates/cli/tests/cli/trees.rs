@@ -181,6 +181,20 @@ fn du_adds_up() {
 }
 
 #[test]
+fn du_takes_files_of_two_pools_for_two() {
+    // The first file of each has the same number.
+    let home = Home::with_pool(1, "32MiB");
+    home.run(["up", "--pool", "other", "--servers", "1", "--memory", "32MiB", "--no-reserve"]).good();
+    for pool in ["default", "other"] {
+        home.run_with(["cp", "-", &format!("ramlace://{pool}/file")], b"content").good();
+        home.run(["ln", &format!("ramlace://{pool}/file"), &format!("ramlace://{pool}/name")]).good();
+    }
+    let both = ["ramlace://default/file", "ramlace://other/file"];
+    let done = home.run(["du", "-bsc", both[0], both[1]]).good();
+    assert!(done.text().ends_with("14\ttotal\n"), "{}", done.text());
+}
+
+#[test]
 fn du_goes_on_and_tells_programs() {
     let home = home_with_tree();
     let done = home.run(["du", "-sb", "/nothing", "/data/sub"]).bad(&["/nothing does not exist"]);

@@ -31,6 +31,21 @@ pub struct AttributeChanges {
     pub now: bool,
 }
 
+/// A directory that is removed with all that is in it.
+struct Doomed {
+    parent: InodeId,
+    name: Name,
+    inode: InodeId,
+    /// Its last listing went to the end, and what that named is gone or was dealt with.
+    is_emptied: bool,
+}
+
+impl Doomed {
+    fn new(parent: InodeId, name: Name, inode: InodeId) -> Doomed {
+        Doomed { parent, name, inode, is_emptied: false }
+    }
+}
+
 impl Pool {
     /// Everything about what the path leads to; a link at its end is followed.
     pub fn stat(&self, path: impl AsRef<[u8]>) -> Result<InodeInfo> {
@@ -131,47 +146,64 @@ impl Pool {
     pub fn remove_tree(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
         let (parent, name, found) = self.old_entry(path)?;
-        self.remove_entry(parent, &name, found.inode, found.kind)
-            .map_err(|error| error.context(ShownPath(path)))
+        let removed = match found.kind {
+            FileKind::Directory => self.remove_directories(Doomed::new(parent, name, found.inode)),
+            _ => forgive_missing(self.raw().unlink(parent, &name)),
+        };
+        removed.map_err(|error| error.context(ShownPath(path)))
     }
 
     /// Keeps one directory after the other on a stack of its own: trees may be deeper than the thread's stack
     /// allows.
-    fn remove_entry(&self, parent: InodeId, name: &Name, inode: InodeId, kind: FileKind) -> Result<()> {
-        let mut stack = vec![(parent, name.clone(), inode, kind)];
-        while let Some((parent, name, inode, kind)) = stack.last().cloned() {
-            if kind != FileKind::Directory {
-                forgive_missing(self.raw().unlink(parent, &name))?;
-                stack.pop();
+    fn remove_directories(&self, top: Doomed) -> Result<()> {
+        let mut stack = vec![top];
+        while let Some(doomed) = stack.last_mut() {
+            if doomed.is_emptied {
+                match forgive_missing(self.raw().remove_directory(doomed.parent, &doomed.name)) {
+                    // An entry was made meanwhile, or something else has the name.
+                    Err(error) if matches!(error.kind(), ErrorKind::NotEmpty | ErrorKind::NotDirectory) => {
+                        doomed.is_emptied = false;
+                    }
+                    removed => {
+                        removed?;
+                        stack.pop();
+                    }
+                }
                 continue;
             }
-            let page = match self.raw().read_directory(inode, 0, limits::READDIR_ENTRIES_MAX) {
-                // Another client removed it meanwhile.
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
-                    stack.pop();
-                    continue;
-                }
-                // The directory has nothing left besides what was lost, and that is gone.
-                Err(error) if error.kind() == ErrorKind::Lost => Vec::new(),
-                page => page?.entries,
-            };
-            if page.is_empty() {
-                match forgive_missing(self.raw().remove_directory(parent, &name)) {
-                    // An entry was made between the two requests: list it again.
-                    Err(error) if error.kind() == ErrorKind::NotEmpty => continue,
-                    other => other?,
-                }
-                stack.pop();
-            } else {
-                let (directories, others): (Vec<_>, Vec<_>) =
-                    page.into_iter().partition(|entry| entry.kind == FileKind::Directory);
-                self.raw().unlink_all(inode, others.into_iter().map(|entry| entry.name).collect())?;
-                stack.extend(
-                    directories.into_iter().map(|entry| (inode, entry.name, entry.inode, entry.kind)),
-                );
+            let inner = if self.is_there(doomed)? { self.empty(doomed)? } else { None };
+            match inner {
+                Some(directories) => stack.extend(directories),
+                None => _ = stack.pop(),
             }
         }
         Ok(())
+    }
+
+    /// Whether a directory has its name still. Others may have moved it out of the tree, and then what is in it is
+    /// none of ours; what has the name now is found when the directory above is listed again.
+    fn is_there(&self, doomed: &Doomed) -> Result<bool> {
+        match self.raw().lookup(doomed.parent, &doomed.name) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(false),
+            found => Ok(found?.inode == doomed.inode),
+        }
+    }
+
+    /// Removes what one page of a directory names, but for the directories, which it returns; `None` when it went
+    /// away meanwhile.
+    fn empty(&self, doomed: &mut Doomed) -> Result<Option<Vec<Doomed>>> {
+        let inode = doomed.inode;
+        let (entries, end) = match self.raw().read_directory(inode, 0, limits::READDIR_ENTRIES_MAX) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => return Ok(None),
+            // The directory has nothing left besides what was lost, and that is gone.
+            Err(error) if error.kind() == ErrorKind::Lost => (Vec::new(), true),
+            page => page.map(|page| (page.entries, page.end))?,
+        };
+        doomed.is_emptied = end || entries.is_empty();
+        let (directories, others): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| entry.kind == FileKind::Directory);
+        self.raw().unlink_all(inode, others.into_iter().map(|entry| entry.name).collect())?;
+        Ok(Some(directories.into_iter().map(|entry| Doomed::new(inode, entry.name, entry.inode)).collect()))
     }
 
     /// Creates a symbolic link at `path` that points to `target`.

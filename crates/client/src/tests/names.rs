@@ -6,7 +6,7 @@ use ramlace_wire::{FileKind, Kind, LayoutHints, Mode};
 use super::pages::eventually;
 use super::{striped, write_all};
 use crate::fake::{FakePool, Fault};
-use crate::{OpenOptions, Rights};
+use crate::{OpenOptions, RenameMode, Rights};
 
 #[test]
 fn trees_are_made_listed_and_removed() {
@@ -67,6 +67,54 @@ fn files_are_removed_many_at_once_and_each_once_whatever_is_lost() {
         // The fake lists three entries a page.
         assert!(messages <= 300 / 3 + 1, "{turn}: {messages}");
         assert!(!client.exists(&directory).unwrap());
+    }
+}
+
+/// A tree is removed by one client, and `meanwhile` is done when it has listed the tree's top.
+fn remove_while(pool: &FakePool, tree: &str, meanwhile: impl FnOnce()) {
+    let client = pool.connect();
+    pool.fault(Kind::ReadDirectory, Fault::Held);
+    std::thread::scope(|scope| {
+        let listed = pool.done(Kind::ReadDirectory);
+        let removing = scope.spawn(|| client.remove_tree(tree));
+        eventually("it was listed", || pool.done(Kind::ReadDirectory) > listed);
+        meanwhile();
+        pool.state().releases_held = true;
+        removing.join().unwrap().unwrap();
+    });
+    assert!(!client.exists(tree).unwrap());
+}
+
+#[test]
+fn what_is_moved_out_of_a_tree_while_it_is_removed_is_kept() {
+    let pool = FakePool::start(2);
+    let other = pool.connect();
+    other.mkdir_all("/scratch/run/inner", 0o755).unwrap();
+    other.mkdir("/keep", 0o755).unwrap();
+    for file in ["/scratch/run/a", "/scratch/run/inner/b"] {
+        drop(other.open(file, &striped(1)).unwrap());
+    }
+    remove_while(&pool, "/scratch", || {
+        other.rename("/scratch/run", "/keep/run", RenameMode::Replace).unwrap();
+    });
+    assert!(other.exists("/keep/run/a").unwrap() && other.exists("/keep/run/inner/b").unwrap());
+}
+
+#[test]
+fn what_takes_the_place_of_a_directory_while_its_tree_is_removed_is_removed() {
+    let pool = FakePool::start(2);
+    let other = pool.connect();
+    for kind in [FileKind::Directory, FileKind::File] {
+        pool.state().releases_held = false;
+        other.mkdir_all("/s/out", 0o755).unwrap();
+        remove_while(&pool, "/s", || {
+            other.rename("/s/out", "/s/old", RenameMode::Replace).unwrap();
+            if kind == FileKind::Directory {
+                other.mkdir("/s/out", 0o755).unwrap();
+            }
+            let file = if kind == FileKind::Directory { "/s/out/x" } else { "/s/out" };
+            drop(other.open(file, &striped(1)).unwrap());
+        });
     }
 }
 
