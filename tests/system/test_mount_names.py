@@ -366,6 +366,9 @@ def test_a_listing_names_each_entry_exactly_once(shared_pool: Pool, place: str, 
     assert kinds == ({True} if count else set())
     shown = subprocess.run(["ls", "-af", here], capture_output=True, check=True, text=True).stdout.split()
     assert Counter(shown) == names + Counter([".", ".."])
+    numbered = subprocess.run(["ls", "-aif", here], capture_output=True, check=True, text=True).stdout.split()
+    numbers = dict(zip(numbered[1::2], map(int, numbered[::2]), strict=True))
+    assert (numbers["."], numbers[".."]) == (here.stat().st_ino, here.parent.stat().st_ino)
 
 
 def test_a_listing_names_what_stays_exactly_once_while_others_come_and_go(

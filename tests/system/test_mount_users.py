@@ -12,6 +12,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,47 @@ def test_a_writer_who_is_not_the_owner_takes_the_set_id_bits_away(common: Path) 
         (common / "file").chmod(0o4775)
         member.does(common, work)
         assert _ids(common / "file") == (1003, 3000, 0o775)
+
+
+# SEMANTICS 51
+def test_set_id_bits_that_another_mount_sets_while_a_file_is_written_go_as_well(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    pool = new_pool(2, 16, "--no-root-squash")
+    here, there = (new_mount(pool, "--allow-other") for _ in range(2))
+    here.directory.chmod(0o777)
+    ALICE.does(here.directory, _write("file", b"x" * 10_000))
+    (here / "file").chmod(0o666)
+    (opened_in, opened_out), (set_in, set_out) = os.pipe(), os.pipe()
+
+    def writes() -> None:
+        file = os.open("file", os.O_RDWR)
+        os.write(opened_out, b"!")
+        os.read(set_in, 1)
+        os.pwrite(file, b"y" * 10, 0)
+        os.close(file)
+
+    with ThreadPoolExecutor() as threads:
+        bob = threads.submit(BOB.does, here.directory, writes)
+        os.read(opened_in, 1)
+        ALICE.does(there.directory, lambda: os.chmod("file", 0o4777))
+        assert _ids(there / "file")[2] == 0o4777
+        os.write(set_out, b"!")
+        bob.result()
+    assert _ids(there / "file") == (ALICE.uid, ALICE.gid, 0o777)
+    for end in (opened_in, opened_out, set_in, set_out):
+        os.close(end)
+
+
+# SEMANTICS 51
+def test_a_truncation_on_a_mount_that_reserves_takes_set_id_bits_away(new_pool: NewPool, new_mount: NewMount) -> None:
+    mount = new_mount(new_pool(1, 16, "--no-root-squash"), "--allow-other", "--reserve")
+    mount.directory.chmod(0o777)
+    ALICE.does(mount.directory, _write("file", b"x" * 10_000))
+    for size in (100_000, 1):
+        (mount / "file").chmod(0o4777)
+        BOB.does(mount.directory, lambda size=size: os.truncate("file", size))
+        assert _ids(mount / "file") == (ALICE.uid, ALICE.gid, 0o777), size
 
 
 # cap_net_raw+p, as setcap writes it.

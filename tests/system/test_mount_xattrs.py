@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import json
+import mmap
 import os
 import stat
 from pathlib import Path
@@ -216,6 +217,19 @@ def test_the_time_of_creation_is_told_by_statx_and_stays(here: Path, there: Path
     os.utime(path, ns=(5, 5))
     path.write_bytes(b"later")
     assert birth(path) == birth(there / "file") == made
+
+
+# SEMANTICS 58.5
+def test_reading_sets_no_time_of_access(here: Path, there: Path) -> None:
+    for size in (10, 10_000):
+        path = here / f"file-{size}"
+        path.write_bytes(b"x" * size)
+        os.utime(path, ns=(5, path.stat().st_mtime_ns))
+        for mount in (here, there):
+            assert len((mount / path.name).read_bytes()) == size
+            with (mount / path.name).open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+                assert view[size - 1] == ord("x")
+        assert (there / path.name).stat().st_atime_ns == path.stat().st_atime_ns == 5
 
 
 # SEMANTICS 59

@@ -182,6 +182,14 @@ impl Timestamp {
         self.nanos.div_euclid(1_000_000_000)
     }
 
+    /// A file's time of modification after a write at `wrote` of which is learned `now`: it becomes later, unless it lies in
+    /// the future, as a user may have set it, and is never in the future itself.
+    #[must_use]
+    pub fn after_write(self, wrote: Timestamp, now: Timestamp) -> Timestamp {
+        let wrote = wrote.min(now);
+        if self > now { wrote } else { self.max(wrote) }
+    }
+
     /// The nanoseconds within the second, 0 to 999,999,999.
     #[must_use]
     pub fn subsecond_nanos(self) -> u32 {
@@ -206,6 +214,16 @@ mod tests {
     #[should_panic(expected = "48 bits")]
     fn inode_counter_has_an_end() {
         let _ = InodeId::new(Slot(0), 1 << 48);
+    }
+
+    // SEMANTICS 58.4
+    #[test]
+    fn a_write_makes_a_file_newer_and_not_newer_than_now() {
+        let [old, wrote, now, future] = [1, 5, 9, 20].map(|nanos| Timestamp { nanos });
+        assert_eq!(old.after_write(wrote, now), wrote);
+        assert_eq!(wrote.after_write(old, now), wrote, "somebody else has written since");
+        assert_eq!(future.after_write(wrote, now), wrote, "it was set by hand");
+        assert_eq!(old.after_write(future, now), now, "the writer's clock is ahead");
     }
 
     #[test]

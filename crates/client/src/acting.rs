@@ -32,6 +32,11 @@ pub(crate) fn current_for(kind: Kind) -> Option<Credentials> {
     }
 }
 
+/// Whether this thread acts for a user other than the super-user.
+pub(crate) fn is_for_a_user() -> bool {
+    FOR.with_borrow(|who| who.as_ref().is_some_and(|who| who.uid != 0))
+}
+
 fn current() -> Option<Credentials> {
     FOR.with_borrow(Clone::clone)
 }

@@ -97,6 +97,7 @@ impl OnSession for Client {
             Message::Close(inode) => self.tell_closed(*inode, false, deadline),
             Message::CloseOpened(inode) => self.tell_closed(*inode, true, deadline),
             Message::Times(inode) => self.tell_times(*inode, deadline),
+            Message::FailAppend(reserved) => self.tell_append_failed(*reserved, deadline),
             Message::EndRecalls(server) => self.tell_recalls_ended(*server, deadline),
             Message::FindCycle(wait) => self.find_cycle(*wait, deadline),
             // The session handles it itself.

@@ -18,19 +18,18 @@ use ramlace_base::{
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_transport::nonblocking::{Connection, Listener, Newcomers};
 use ramlace_transport::{Address, Secret};
-use ramlace_wire::chunk::{ExtendChunk, LaneTarget, PunchChunk, ReadChunk, WriteChunk, WriteOrigin};
-use ramlace_wire::coordination::{ChangeCell, NoteChange};
+use ramlace_wire::chunk::{AllocateLane, LaneTarget, WriteOrigin};
 use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
 use ramlace_wire::listen::{Listen, News};
 use ramlace_wire::namespace::{CancelChange, ChangeCancelled, InodeInfo, Opened};
 use ramlace_wire::permit::GetPermit;
-use ramlace_wire::runs::{ReadRuns, WriteRuns};
 use ramlace_wire::session::{OpenSession, SessionOpened};
 use ramlace_wire::{
     Attributes, Chain, ClusterMap, Credentials, ErrorBody, FileKind, Header, HostId, Kind, LayoutHints,
     Permit, PoolId, ServerEntry, decode_body, decode_path, encode_body, flags,
 };
 
+use self::lanes::target_of;
 use crate::scratch::Scratch;
 use crate::{ConnectOptions, Pool};
 
@@ -39,6 +38,8 @@ use crate::{ConnectOptions, Pool};
 pub(crate) enum Fault {
     /// Answered with Retry.
     Retry,
+    /// Answered with TooMany.
+    TooMany,
     /// It is processed, and answered a second later.
     Late,
     /// It is processed, and answered when [`State::releases_held`] is set.
@@ -49,6 +50,8 @@ pub(crate) enum Fault {
     LoseReply,
     /// The same, and from then on lanes take another permit than before.
     LoseReplyAndRenew,
+    /// The same, and then another client takes the last byte of all files away.
+    LoseReplyAndCut,
     /// Answered with Moved, without a map.
     Moved,
     /// Answered with Spread: this part of the directory is not known here.
@@ -86,6 +89,8 @@ pub(crate) struct State {
     pub(crate) seen: HashMap<Kind, usize>,
     /// Bytes that all lanes of a server may have together.
     pub(crate) lane_bytes_max: usize,
+    /// Requests to take memory.
+    pub(crate) allocated: Vec<AllocateLane>,
     /// The number of changes of bytes so far.
     pub(crate) changes: u64,
     /// Open references: one for each session and inode.
@@ -372,6 +377,7 @@ impl State {
             done: HashMap::new(),
             seen: HashMap::new(),
             lane_bytes_max: usize::MAX,
+            allocated: Vec::new(),
             changes: 0,
             open: BTreeSet::new(),
             closes: HashMap::new(),
@@ -441,6 +447,9 @@ impl State {
         let fault = at.map(|at| self.faults.remove(at).1);
         match fault {
             Some(Fault::Retry) => return Answer::Refused(Error::new(ErrorKind::Retry, "again"), None),
+            Some(Fault::TooMany) => {
+                return Answer::Refused(Error::new(ErrorKind::TooMany, "answers are kept"), None);
+            }
             Some(Fault::Moved) => {
                 return Answer::Refused(Error::new(ErrorKind::Redirect(Redirect::Moved), "elsewhere"), None);
             }
@@ -451,8 +460,13 @@ impl State {
             Some(Fault::Truncated) => self.truncate_all(),
             _ => {}
         }
-        if !self.permits(header.kind, body) {
+        let target = target_of(header.kind, body);
+        if target.is_some_and(|target| self.permit.is_some() && target.permit != self.permit) {
             return Answer::Refused(Error::new(ErrorKind::Denied, "by no permit of now"), None);
+        }
+        // As a server does before it checks whether it has processed the request already.
+        if target.is_some_and(|target| self.was_truncated_since(&target)) {
+            return Answer::Refused(Error::new(ErrorKind::Retry, "truncated meanwhile"), None);
         }
         let key = (header.session, header.sequence);
         if header.sequence != Sequence(0)
@@ -484,6 +498,10 @@ impl State {
                         self.renew_permit();
                         Answer::Gone
                     }
+                    Some(Fault::LoseReplyAndCut) => {
+                        self.cut_all();
+                        Answer::Gone
+                    }
                     Some(Fault::Late) => Answer::Late(reply, data),
                     Some(Fault::Held) => Answer::Held(reply, data),
                     _ => Answer::Reply(reply, data),
@@ -497,22 +515,6 @@ impl State {
     pub(crate) fn renew_permit(&mut self) {
         let number = self.permit.map_or(1, |permit| permit.read[0] + 1);
         self.permit = Some(Permit { read: [number; 8], write: [number; 8] });
-    }
-
-    /// Checks the permit, as a server does before it checks whether it has processed the request already.
-    fn permits(&self, kind: Kind, body: &[u8]) -> bool {
-        let target = match kind {
-            Kind::ReadChunk => decode_body::<ReadChunk>(kind, body).map(|request| request.target),
-            Kind::WriteChunk => decode_body::<WriteChunk>(kind, body).map(|request| request.target),
-            Kind::ExtendChunk => decode_body::<ExtendChunk>(kind, body).map(|request| request.write.target),
-            Kind::ReadRuns => decode_body::<ReadRuns>(kind, body).map(|request| request.target),
-            Kind::WriteRuns => decode_body::<WriteRuns>(kind, body).map(|request| request.target),
-            Kind::PunchChunk => decode_body::<PunchChunk>(kind, body).map(|request| request.target),
-            Kind::ChangeCell => decode_body::<ChangeCell>(kind, body).map(|request| request.target),
-            Kind::NoteChange => decode_body::<NoteChange>(kind, body).map(|request| request.target),
-            _ => return true,
-        };
-        self.permit.is_none() || target.is_ok_and(|target| target.permit == self.permit)
     }
 
     fn home(&mut self, id: ServerId, slot: Slot) -> Result<(), Error> {

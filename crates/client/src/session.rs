@@ -39,6 +39,7 @@ use crate::session::behind::{Behind, Kept};
 use crate::session::descriptors::Descriptors;
 use crate::session::heart::Heart;
 use crate::session::lines::Server;
+use crate::session::many::Unacknowledged;
 use crate::session::outbox::Outbox;
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::pending::{Acknowledged, Message};
@@ -86,6 +87,8 @@ pub(crate) struct Session {
     beginning: Mutex<()>,
     servers: RwLock<Vec<Arc<Server>>>,
     pub(crate) sequences: Sequences,
+    /// Answers that servers keep though they have arrived.
+    pub(crate) unacknowledged: Unacknowledged,
     calls: AtomicU32,
     /// Why the session is over, once it is.
     pub(crate) ended: OnceLock<Error>,
@@ -112,6 +115,7 @@ impl Session {
             beginning: Mutex::new(()),
             servers: RwLock::default(),
             sequences: Sequences::default(),
+            unacknowledged: Unacknowledged::default(),
             calls: AtomicU32::new(1),
             ended: OnceLock::new(),
             descriptors: descriptors.clone(),

@@ -8,7 +8,7 @@ use ramlace_wire::chunk::Sought;
 use ramlace_wire::inline::FirstPage;
 
 use crate::files::unsupported;
-use crate::handles::{OpenFile, Writes};
+use crate::handles::{Handles, OpenFile, Writes};
 use crate::mounted::PoolFileSystem;
 use crate::pages::{Pages, Request, Suspect};
 use crate::users::credentials;
@@ -367,14 +367,18 @@ impl PoolFileSystem {
     /// bit stays depends on the user's groups, so on a mount for several users the home is sent which user it
     /// is.
     pub(crate) fn drop_set_id(&self, file: &File, caller: Caller) -> Result<()> {
-        if !self.handles.has_set_id(file.inode()) {
-            return Ok(());
-        }
+        // A home knows of its only user's session who writes, and clears them by itself.
+        let may_have = if self.for_users { Handles::may_have_set_id } else { Handles::has_set_id };
+        if may_have(&self.handles, file.inode()) { self.clear_set_id(file, caller) } else { Ok(()) }
+    }
+
+    /// The same, whatever is known of the file.
+    pub(crate) fn clear_set_id(&self, file: &File, caller: Caller) -> Result<()> {
         let dropped = match self.for_users {
             true => acting_for(credentials(caller, &self.porter)?, || file.drop_set_id()),
             false => file.drop_set_id(),
         };
-        self.handles.note(&dropped?);
+        self.handles.learn(&dropped?);
         self.leases.changed_here(&[file.inode()]);
         Ok(())
     }

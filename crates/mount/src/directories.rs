@@ -20,7 +20,8 @@ impl PoolFileSystem {
     pub(crate) fn read_directory(&self, inode: InodeId, after: u64, size: u32) -> Result<DirectoryBuffer> {
         let mut buffer = DirectoryBuffer::new(size as usize);
         self.leases.listed(inode);
-        if !push_dots(&mut buffer, inode, after) {
+        let above = self.nodes.places.parent(inode).unwrap_or(inode.0);
+        if !push_dots(&mut buffer, (inode.0, above), after) {
             return Ok(buffer);
         }
         let mut filled = after < BEHIND_DOT_DOT;
@@ -48,10 +49,10 @@ impl PoolFileSystem {
     }
 }
 
-/// Adds the two names that every directory has; false when they did not fit.
-fn push_dots(buffer: &mut DirectoryBuffer, inode: InodeId, after: u64) -> bool {
-    let dots: [(u64, &[u8]); 2] = [(BEHIND_DOT, b"."), (BEHIND_DOT_DOT, b"..")];
+/// Adds the two names that every directory has, with their numbers; false when they did not fit.
+fn push_dots(buffer: &mut DirectoryBuffer, (itself, above): (u64, u64), after: u64) -> bool {
+    let dots: [(u64, &[u8], u64); 2] = [(BEHIND_DOT, b".", itself), (BEHIND_DOT_DOT, b"..", above)];
     dots.iter()
-        .filter(|(place, _)| after < *place)
-        .all(|(place, name)| buffer.push(name, inode.0, FileKind::Directory.type_bits(), *place))
+        .filter(|(place, ..)| after < *place)
+        .all(|(place, name, number)| buffer.push(name, *number, FileKind::Directory.type_bits(), *place))
 }

@@ -363,7 +363,11 @@ impl PoolFileSystem {
                 open.file.set_size(size)
             }
             _ if self.reserves => {
-                let (file, _) = self.raw().open(inode, Rights { read: false, write: true })?;
+                let (file, opened) = self.raw().open(inode, Rights { read: false, write: true })?;
+                // By an open file the home does not see which user truncates.
+                if changes.kill_suid && opened.info.attributes.mode & SET_ID_BITS != 0 {
+                    self.clear_set_id(&file, caller)?;
+                }
                 file.reserve_growth(size, FirstPage::Locked)?;
                 file.set_size(size)
             }

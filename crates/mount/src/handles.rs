@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, limits};
 use ramlace_client::{File, OpenAnswer};
 use ramlace_sync::{Mutex, RwLock};
 use ramlace_wire::{Attributes, Mode};
@@ -15,6 +16,9 @@ use crate::write_errors::{Reported, WriteErrors};
 
 /// The bits that a write or a truncation clears, because the file is no longer what its owner made it.
 pub(crate) const SET_ID_BITS: u16 = 0o6000;
+
+/// How long a file that is open for writing is believed to have no set-id bits.
+const SET_ID_BELIEVED: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
 
 /// The unit in which memory is counted, in bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -116,8 +120,10 @@ impl OpenFile {
 struct Written {
     /// How often it is open.
     opens: usize,
-    /// It had set-id bits in the attributes that the kernel got last.
+    /// It had set-id bits in the attributes that the kernel got last, or these were recalled since.
     set_id: bool,
+    /// When those attributes came.
+    learned: Option<Instant>,
     /// It had extended attributes in these.
     xattrs: bool,
     /// Up to here all its bytes have memory, as its home has said since it was opened, unless a hole was made
@@ -150,6 +156,7 @@ pub(crate) struct HolesMade(u64);
 impl Written {
     fn learn(&mut self, attributes: &Attributes) {
         self.set_id = attributes.mode & SET_ID_BITS != 0;
+        self.learned = Some(Instant::now());
         self.xattrs = attributes.xattrs;
         self.whole_to = self.whole_to.min(whole_to(attributes));
     }
@@ -157,7 +164,7 @@ impl Written {
     fn differs_from(self, attributes: &Attributes) -> bool {
         let mut other = self;
         other.learn(attributes);
-        other != self
+        Written { learned: self.learned, ..other } != self
     }
 }
 
@@ -183,7 +190,7 @@ impl Handles {
         }
         if file.file.rights().write {
             let whole_to = if table.holes_made == since { whole_to(attributes) } else { 0 };
-            let new = || Written { opens: 0, set_id: false, xattrs: false, whole_to };
+            let new = || Written { whole_to, ..Written::default() };
             let written = table.writers.entry(file.file.inode()).or_insert_with(new);
             written.opens += 1;
             written.learn(attributes);
@@ -240,6 +247,22 @@ impl Handles {
         }
     }
 
+    /// Its home has just said this of a file, whatever was known.
+    pub(crate) fn learn(&self, attributes: &Attributes) {
+        if let Some(written) = self.table.write().writers.get_mut(&attributes.inode) {
+            written.learn(attributes);
+        }
+    }
+
+    /// Another client has changed the attributes of a file.
+    pub(crate) fn doubt(&self, inode: InodeId) {
+        if self.is_written_here(inode)
+            && let Some(written) = self.table.write().writers.get_mut(&inode)
+        {
+            written.set_id = true;
+        }
+    }
+
     /// An extended attribute is about to be set.
     pub(crate) fn expect_xattrs(&self, inode: InodeId) {
         let mut table = self.table.write();
@@ -257,6 +280,14 @@ impl Handles {
     /// Whether a file that is open for writing here had set-id bits when the kernel last got its attributes.
     pub(crate) fn has_set_id(&self, inode: InodeId) -> bool {
         self.written(inode).is_some_and(|written| written.set_id)
+    }
+
+    /// Whether a file that is open for writing here has set-id bits, or may have got some from another client. Its home
+    /// recalls attributes that are leased; those that are not are believed for a while.
+    pub(crate) fn may_have_set_id(&self, inode: InodeId) -> bool {
+        self.written(inode).is_some_and(|written| {
+            written.set_id || written.learned.is_none_or(|learned| learned.elapsed() >= SET_ID_BELIEVED)
+        })
     }
 
     fn written(&self, inode: InodeId) -> Option<Written> {

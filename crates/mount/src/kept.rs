@@ -143,10 +143,6 @@ impl Kept {
         let directory = directory.inode;
         let known = |entry: &&DirectoryEntry| self.name(directory, entry.name.as_bytes()).is_some();
         let mostly_known = 2 * neighbours.iter().filter(known).count() > neighbours.len();
-        let beside = neighbours.iter().map(|entry| (entry.name.as_bytes(), entry.inode));
-        for (name, inode) in beside.chain(found) {
-            self.keep_place(directory, name, inode, asked);
-        }
         let of = self.directory(directory);
         of.walk = match of.walk {
             _ if mostly_known || is_all => Walk::Over,
@@ -154,7 +150,13 @@ impl Kept {
             _ => Walk::Yes,
         };
         if is_all {
+            // Before the names: where they find no room all is dropped, this as well. Behind them it would say that those
+            // that were dropped do not exist.
             of.whole = Some(asked);
+        }
+        let beside = neighbours.iter().map(|entry| (entry.name.as_bytes(), entry.inode));
+        for (name, inode) in beside.chain(found) {
+            self.keep_place(directory, name, inode, asked);
         }
     }
 
@@ -360,6 +362,29 @@ pub(crate) mod tests {
         assert_eq!(kept.neighbours_wanted(DIRECTORY), 0);
         kept.recall(DIRECTORY, Leased::Attributes);
         assert_eq!(leads(&kept, b"other"), None, "somebody may have made it");
+    }
+
+    // SEMANTICS 138.1
+    #[test]
+    fn a_name_that_found_no_room_is_not_said_to_be_absent() {
+        const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let now = Instant::now();
+        for free in 0..2 * NAMES.len() {
+            let mut kept = Kept::default();
+            for number in 0..(limits::NAMES_KEPT_PER_MOUNT_MAX - free - 1) as u64 {
+                kept.keep_name(InodeId(1), &number.to_le_bytes(), Named::At(FILE), now);
+            }
+            let size = NAMES.len() as u64;
+            kept.keep_neighbours(&directory(size), Some((b"a", FILE)), (&neighbours(&NAMES[1..]), true), now);
+            for name in NAMES {
+                assert_ne!(
+                    leads(&kept, name.as_bytes()),
+                    Some(Named::Absent),
+                    "{name}, with room for {free}"
+                );
+            }
+            assert_eq!(leads(&kept, b"a"), Some(Named::At(FILE)), "the last one is there");
+        }
     }
 
     #[test]

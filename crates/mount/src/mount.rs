@@ -11,6 +11,7 @@ use ramlace_fuse::{
     BackingFiles, Ended, Flags, GuardCommand, Invalidation, MountPoint, Porter, Session, Stopper, Workers,
 };
 use ramlace_wire::Mode;
+use ramlace_wire::leases::Leased;
 
 use crate::droppers::Droppers;
 use crate::handles::Handles;
@@ -115,8 +116,13 @@ impl Mount {
         // to ask for each name.
         let names = session.has_epochs() && !options.allow_other;
         let leases = Arc::new(Leases::new(session.notifier(), &nodes, names));
-        let recalled = leases.clone();
-        pool.on_recalls(Box::new(move |recalls| recalled.recall(recalls)));
+        let handles = Arc::<Handles>::default();
+        let (recalled, opened) = (leases.clone(), handles.clone());
+        pool.on_recalls(Box::new(move |recalls| {
+            let of_attributes = recalls.iter().filter(|recall| recall.what == Leased::Attributes);
+            of_attributes.for_each(|recall| opened.doubt(recall.inode));
+            recalled.recall(recalls);
+        }));
         let doubting = leases.clone();
         pool.on_doubts(Box::new(move |slot, doubt| doubting.doubt(slot, doubt)));
         let believing = leases.clone();
@@ -124,7 +130,6 @@ impl Mount {
         pool.on_broken(Box::new(move |inode, broken| note_broken(&believing, &failures, inode, broken)));
         let modes = Arc::new(Modes::new(options.mode, session.has_direct_io_mmap(), &nodes));
         let strict = Arc::<StrictReads>::default();
-        let handles = Arc::<Handles>::default();
         let droppers =
             Droppers::start(&pool, session.notifier(), (&pages, &versions), &strict, (&modes, &handles))?;
         let locks =

@@ -134,6 +134,11 @@ impl Places {
         }
     }
 
+    /// The number of the directory in which the kernel knows this one.
+    pub(crate) fn parent(&self, inode: InodeId) -> Option<u64> {
+        self.lock().directories.get(&inode).map(|known| known.place.0)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

@@ -96,10 +96,12 @@ impl Refresher {
         self.want(Wanted { part, reader, tells_errors: true, ..Wanted::all(inode, then) });
     }
 
-    /// Answers when there are no pages from before this version.
+    /// Answers a lock when there are no pages from before this version. What could not be written back is no matter of the
+    /// program that locks: an error would say that it has no lock, and its home has given it. `fsync` and `close` report that
+    /// to those who stored.
     pub(crate) fn bring_to(&self, inode: InodeId, version: Version, reply: Reply) {
         let then = Some(answering(reply, Answer::Ok));
-        self.want(Wanted { version: Some(version), tells_errors: true, ..Wanted::all(inode, then) });
+        self.want(Wanted { version: Some(version), ..Wanted::all(inode, then) });
     }
 
     /// The same for a part of the file.

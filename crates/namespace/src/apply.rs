@@ -4,7 +4,7 @@ use ramlace_wire::namespace::{CancelChange, ChangeCancelled};
 use ramlace_wire::peer::Token;
 
 use crate::command::{Command, Effect, Op, Origin, Reply, Room, asked_by_clients};
-use crate::state::session::{Cached, cancelled};
+use crate::state::session::{Cached, Undo, cancelled};
 use crate::state::{Caller, SlotState, Step, shown};
 use crate::touched::tell_changes;
 
@@ -119,7 +119,15 @@ impl SlotState {
     }
 
     fn cancel_change(&mut self, caller: Caller, request: CancelChange) -> Step {
-        let opened = self.session_mut(caller).cancel(request.sequence);
+        let opened = match self.session_mut(caller).cancel(request.sequence) {
+            Undo::Nothing => None,
+            // Only the session knows whether it has it open otherwise.
+            Undo::Open(inode) => Some(inode),
+            Undo::Reservation(reserved) => {
+                self.give_reservation_back(caller, reserved);
+                None
+            }
+        };
         Ok(Some(Reply::ChangeCancelled(ChangeCancelled { opened })))
     }
 }

@@ -191,12 +191,12 @@ fn set_mode(inode: &mut Inode, who: &Credentials, request: &SetAttributes) {
     inode.set_mode(if may_keep_group(who, inode.gid) { mode } else { mode & !SET_GID });
 }
 
-/// The owner sets any time. Another writer reports when it wrote: forward only, and not beyond now.
+/// The owner chooses any time. Who writes reports when that was, and who may write sets the present moment.
 fn set_times(inode: &mut Inode, caller: Caller, request: &SetAttributes) {
-    let owner = is_owner(inode, caller.who);
+    let chooses = is_owner(inode, caller.who) && !is_writing(request.times);
     let set = |at: &mut Timestamp, wanted: Option<Timestamp>| {
         if let Some(wanted) = wanted {
-            *at = if owner { wanted } else { wanted.min(caller.now).max(*at) };
+            *at = if chooses { wanted } else { at.after_write(wanted, caller.now) };
         }
     };
     set(&mut inode.accessed, request.accessed);

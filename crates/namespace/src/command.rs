@@ -367,6 +367,8 @@ impl Op {
                 | Op::RemoveDirectory(_)
                 | Op::Close(_)
                 | Op::CancelChange(_)
+                | Op::FinishAppend(wire::FinishAppend { failed: true, .. })
+                | Op::BeginPassthrough(wire::BeginPassthrough { over: true, .. })
                 | Op::Truncate(_)
                 // A truncation may wait for it.
                 | Op::BeginLane { by: SessionId::NONE, .. }

@@ -78,7 +78,7 @@ impl SlotState {
         let wrote = self.end_passthrough(request.inode, caller.token.session, true, effects);
         let inode = self.inode_mut(request.inode)?;
         if let Some(modified) = request.modified.filter(|_| write) {
-            inode.modified = inode.modified.max(modified);
+            inode.modified = inode.modified.after_write(modified, caller.now);
             inode.changed = caller.now;
             inode.content_changed_by(caller.who);
         } else if wrote {
@@ -118,10 +118,9 @@ impl SlotState {
             return;
         }
         let (layout, size, lanes_begun) = (file.layout, file.size, file.lanes_begun);
-        let passthroughs_over = self.passthroughs_over(id);
         for lane in (0..lanes_begun).filter(|lane| has_tail(&layout, *lane, size)) {
             let slot = ramlace_layout::lane_slot(&layout, lane, self.slots);
-            let message = TrimLane { lane: LaneId { inode: id, lane }, slot, passthroughs_over };
+            let message = TrimLane { lane: LaneId { inode: id, lane }, slot, passthroughs_over: 0 };
             self.outbox.send(Delivery::TrimLane(message), effects);
         }
     }

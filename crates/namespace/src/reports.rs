@@ -26,9 +26,8 @@ impl SlotState {
     #[must_use]
     pub fn is_awaited(&self, delivery: DeliveryId) -> bool {
         match self.outbox.get(delivery) {
-            Some(
-                Delivery::Prepare(_) | Delivery::Ascend(_) | Delivery::TrimLane(_) | Delivery::FillLane(_),
-            ) => true,
+            Some(Delivery::Prepare(_) | Delivery::Ascend(_) | Delivery::FillLane(_)) => true,
+            Some(Delivery::TrimLane(message)) => message.passthroughs_over == 0,
             Some(Delivery::CutLane(message)) => self.cut_is_awaited(message.lane),
             Some(Delivery::Decide(_) | Delivery::DropLane(_)) | None => false,
         }
@@ -104,9 +103,13 @@ impl SlotState {
             }
 
             (Delivery::TrimLane(message), report) => {
+                let inode = self.inodes.get_mut(&message.lane.inode);
+                if message.passthroughs_over > 0 && inode.is_some() && !done(&report) {
+                    // Nobody else tells the lane that no kernel has it any more: it stays open until it is done.
+                    return;
+                }
                 // Advice: when it cannot be given now, the next last close gives it again.
                 self.outbox.remove(delivery);
-                let inode = self.inodes.get_mut(&message.lane.inode);
                 if let (false, Some(Body::File(file))) = (done(&report), inode.map(|inode| &mut inode.body)) {
                     file.untrimmed = true;
                 }

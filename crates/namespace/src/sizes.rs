@@ -143,16 +143,49 @@ impl SlotState {
         }
         let offset = self.file_mut(id).reserve(caller.token.session, request.length, id)?;
         self.session_mut(caller).appending.insert(id);
-        Ok(Some(Reply::Reserved(AppendReserved { offset, generation })))
+        Ok(Some(Reply::Reserved(AppendReserved { inode: id, offset, generation })))
     }
 
     pub(crate) fn finish_append(&mut self, caller: Caller, request: FinishAppend) -> Step {
         let id = request.inode;
         self.inode(id)?.file(id)?.check_in_lanes(id)?;
         let gap = self.has_passthrough(id);
-        let file = self.file_mut(id);
-        let grew = file.finish(caller.token.session, request.offset, request.failed, gap, id)?;
-        self.size_info(caller, id, grew)
+        let reserved = (request.offset, request.generation);
+        match self.file_mut(id).finish(caller.token.session, reserved, request.failed, gap, id)? {
+            Some(grew) => {
+                self.forget_appending(caller.token.session, id);
+                self.size_info(caller, id, grew)
+            }
+            // A reservation is what gives the right to this, and there is none.
+            None => {
+                let size = self.file_to_write(caller, id)?.size_info();
+                Ok(Some(Reply::Size(size)))
+            }
+        }
+    }
+
+    /// The session may have no reservation in the file any more.
+    fn forget_appending(&mut self, session: SessionId, id: InodeId) {
+        let Some(Body::File(file)) = self.inodes.get(&id).map(|inode| &inode.body) else { return };
+        if !file.reserved_by().any(|reserved_by| reserved_by == session)
+            && let Some(session) = self.sessions.get_mut(&session)
+        {
+            session.appending.remove(&id);
+        }
+    }
+
+    /// The session does not know that bytes were reserved for it: they become a hole, as if it had gone. Otherwise nothing
+    /// behind them would be published as long as it lives.
+    pub(crate) fn give_reservation_back(&mut self, caller: Caller, reserved: AppendReserved) {
+        let AppendReserved { inode: id, offset, generation } = reserved;
+        let gap = self.has_passthrough(id);
+        let Some(inode) = self.inodes.get_mut(&id) else { return };
+        if let Body::File(file) = &mut inode.body
+            && file.finish(caller.token.session, (offset, generation), true, gap, id) == Ok(Some(true))
+        {
+            inode.touch(caller.now);
+        }
+        self.forget_appending(caller.token.session, id);
     }
 
     fn size_info(&mut self, caller: Caller, id: InodeId, grew: bool) -> Step {

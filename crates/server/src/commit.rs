@@ -166,7 +166,7 @@ impl Server {
     /// To be called when the map has changed: drops what is held for slots that have moved away.
     pub fn notice_lost_slots(self: &Rc<Self>) -> Result<()> {
         let map = self.membership.map()?;
-        if self.noticed.replace(map.epoch) == map.epoch {
+        if self.noticed.get() == map.epoch {
             return Ok(());
         }
         let began = |slot| map.chain(slot).map_or(map.epoch, |chain| chain.complete_since);
@@ -183,6 +183,8 @@ impl Server {
             let op = Op::CoordinatorLost { coordinator, began };
             self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op })?;
         }
+        // Not before: what found no room for its record is tried again.
+        self.noticed.set(map.epoch);
         Ok(())
     }
 

@@ -6,16 +6,20 @@
 //! server.
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use ramlace_base::{InodeId, Result, Sequence, SessionId, Slot, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, Slot, limits};
 use ramlace_namespace::{Command, Delegation, Op, Origin};
 use ramlace_wire::delegation::Delegated;
 use ramlace_wire::namespace::GetAttributes;
 use ramlace_wire::{Credentials, FileKind};
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 
 use crate::clock;
 use crate::server::Server;
+
+/// How long a peer waits for an answer here: less than it waits for this server at all.
+const PEER_WAIT_MAX: Duration = Duration::from_millis(1_000);
 
 impl Server {
     /// The delegation of a slot, if there is one.
@@ -44,6 +48,13 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// The same for another server, which must not take this one for dead meanwhile: what it delivers comes again.
+    pub async fn await_undelegated_for_peer(self: &Rc<Self>, slot: Slot) -> Result<()> {
+        let waited = timeout(PEER_WAIT_MAX, self.await_undelegated(slot, SessionId::NONE)).await;
+        let text = || format!("{slot} is delegated to a client, which is asked to give it back");
+        waited.unwrap_or_else(|_| Err(Error::new(ErrorKind::Retry, text())))
     }
 
     /// A session that did not give one slot back in time loses all, so that others need not wait for each of

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, Redirect, ServerId, SessionId, Slot};
+use ramlace_base::{Error, ErrorKind, Redirect, ServerId, Slot};
 use ramlace_namespace::{Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin};
 use ramlace_wire::peer::{Ascend, BeginLane, LaneCut, QueryInode};
 use ramlace_wire::{ErrorBody, Request, encode_body};
@@ -254,11 +254,11 @@ impl Server {
             Delivery::FillLane(request) => return self.fill_lane(request).await.map(done),
             Delivery::Ascend(request) => return self.ascend(request).map(Accepted::Answer),
             Delivery::Prepare(request) => {
-                self.await_undelegated(request.slot, SessionId::NONE).await?;
+                self.await_undelegated_for_peer(request.slot).await?;
                 (request.slot, Op::Prepare(request))
             }
             Delivery::Decide(request) => {
-                self.await_undelegated(request.slot, SessionId::NONE).await?;
+                self.await_undelegated_for_peer(request.slot).await?;
                 (request.slot, Op::Decide(request))
             }
         };

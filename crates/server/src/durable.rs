@@ -563,6 +563,8 @@ fn perform(store: &mut Store, step: StoreStep) -> Result<()> {
             let mut bytes = [0; 8];
             store.read_staged(cell.lane, cell.offset, &mut bytes)?;
             if u64::from_le_bytes(bytes) == cell.before {
+                // Its page may have its memory and have never been written: after a restart that is not known.
+                store.prepare_write(cell.lane, cell.offset, bytes.len() as u64)?;
                 store.write_staged(cell.lane, cell.offset, &cell.after.to_le_bytes())?;
             }
         }

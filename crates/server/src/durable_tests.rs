@@ -749,6 +749,24 @@ fn a_cell_is_stored_once_whenever_the_process_dies() {
         store.read_staged(lane, 16, &mut bytes).unwrap();
         u64::from_le_bytes(bytes)
     };
+    // A page that has its memory and was never written, in a store that does not know it: as a restart finds it.
+    {
+        let mut store = TestStore::new();
+        let mut durable = load(&mut store);
+        store.create_lane(lane).unwrap();
+        store.prepare_write(lane, 0, 64).unwrap();
+        let change = CellStore { lane, offset: 16, before: 0, after: 42 };
+        let id = WriteId { session, sequence, outstanding: 0 };
+        for record in [opened(session), Record::lane(slot, LaneChange::CellChanged { cell: change, id })] {
+            durable.commit(&mut store, &record, now).unwrap();
+        }
+        drop(durable);
+        store.punch(lane, 0, 4096).unwrap();
+        store.prepare_write(lane, 0, 64).unwrap();
+        store.reopen();
+        drop(load(&mut store));
+        assert_eq!(cell(&mut store), 42);
+    }
     // The cell's value when the process dies, whether the mark was written, and the value after the restart.
     for (left, marked, found) in [(41, false, 42), (42, false, 42), (7, false, 7), (41, true, 41)] {
         let mut store = TestStore::new();

@@ -102,7 +102,7 @@ impl Liar<'_> {
         came.push((Kind::WriteChunk, self.client.write(self.sequence, 0, target, offset, b"a lie").await));
         came.push(self.try_one(&PunchChunk { target, offset, length }).await);
         came.push(self.try_one(&GrantLane { target, mapping: Some(1) }).await);
-        came.push(self.try_one(&AllocateLane { target, offset, length, keep_size: false }).await);
+        came.push(self.try_one(&AllocateLane { target, offset, length, more: 0, keep_size: false }).await);
         let stores = true;
         let passthrough = GrantPassthrough { target, passthrough: 1, length: 4 * length, stores };
         came.push(self.try_one(&passthrough).await);

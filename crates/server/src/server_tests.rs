@@ -207,7 +207,7 @@ fn huge_numbers_are_refused() {
             (0, 1 << 62, ErrorKind::NoSpace),
             (1 << 61, 1 << 61, ErrorKind::NoSpace),
         ] {
-            let allocate = AllocateLane { target, offset, length, keep_size: false };
+            let allocate = AllocateLane { target, offset, length, more: 0, keep_size: false };
             assert_eq!(client.change(sequence, 0, &allocate).await.unwrap_err().kind(), kind);
             sequence += 1;
         }
@@ -284,7 +284,7 @@ fn runs_that_do_not_fit_leave_everything_as_it_was() {
         // Less is left than 4,096 pages.
         let status = client.ask(&GetServerStatus {}).await.unwrap();
         let length = (status.store_bytes - status.used_bytes).saturating_sub(10 << 20);
-        let most = AllocateLane { target, offset: 1 << 40, length, keep_size: false };
+        let most = AllocateLane { target, offset: 1 << 40, length, more: 0, keep_size: false };
         client.change(5, 3, &most).await.unwrap();
         let used = client.ask(&GetServerStatus {}).await.unwrap().used_bytes;
         // Each run is in pages of its own, huge or small ones.
@@ -602,25 +602,36 @@ fn a_large_allocation_takes_turns_and_takes_nothing_when_it_does_not_fit() {
         let target = target(&create(&mut client, 1, "file", layout(1)).await);
         let before = client.ask(&GetServerStatus {}).await.unwrap().used_bytes;
         let refused = client
-            .change(2, 0, &AllocateLane { target, offset: 0, length: 100 << 20, keep_size: false })
+            .change(2, 0, &AllocateLane { target, offset: 0, length: 100 << 20, more: 0, keep_size: false })
             .await
             .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes < before + (64 << 10));
+        // The same if it is the first part of that.
+        let first = AllocateLane { target, offset: 0, length: 1 << 20, more: 99 << 20, keep_size: false };
+        let refused = client.change(3, 0, &first).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes < before + (64 << 10));
+        client.change(4, 0, &AllocateLane { more: 9 << 20, ..first }).await.unwrap();
+        client.change(5, 0, &PunchChunk { target, offset: 0, length: 1 << 20 }).await.unwrap();
         // Far behind, but not farther than that.
         client
-            .change(3, 0, &AllocateLane { target, offset: 1 << 40, length: 3 << 20, keep_size: false })
+            .change(
+                6,
+                0,
+                &AllocateLane { target, offset: 1 << 40, length: 3 << 20, more: 0, keep_size: false },
+            )
             .await
             .unwrap();
         let used = client.ask(&GetServerStatus {}).await.unwrap().used_bytes - before;
         assert!((3 << 20..=8 << 20).contains(&used), "{used} bytes taken for 3 MiB");
-        client.change(4, 0, &PunchChunk { target, offset: 1 << 40, length: 3 << 20 }).await.unwrap();
+        client.change(7, 0, &PunchChunk { target, offset: 1 << 40, length: 3 << 20 }).await.unwrap();
         client
-            .change(5, 0, &AllocateLane { target, offset: 0, length: 80 << 20, keep_size: false })
+            .change(8, 0, &AllocateLane { target, offset: 0, length: 80 << 20, more: 0, keep_size: false })
             .await
             .unwrap();
         assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes >= 80 << 20);
-        client.write(6, 0, target, 79 << 20, &vec![1; 1 << 20]).await.unwrap();
+        client.write(9, 0, target, 79 << 20, &vec![1; 1 << 20]).await.unwrap();
         assert_eq!(client.read(target, (79 << 20) - 1, 2).await.unwrap(), [0, 1]);
     });
 }

@@ -40,6 +40,12 @@ impl TestStore {
         let options = StoreOptions { size_bytes, backing: Backing::Auto, name: "test".into() };
         TestStore(Some(Store::open(StoreRoot::create(&options).unwrap()).unwrap()))
     }
+
+    /// As a process finds it that begins anew.
+    pub fn reopen(&mut self) {
+        let root = self.0.take().expect("the store is there until drop").into_root();
+        self.0 = Some(Store::open(root).unwrap());
+    }
 }
 
 impl Deref for TestStore {

@@ -167,7 +167,7 @@ impl Store {
     }
 
     /// Gives back what any lane took ahead. Whether that freed something.
-    fn trim_tails(&mut self) -> Result<bool> {
+    pub fn trim_tails(&mut self) -> Result<bool> {
         if !std::mem::take(&mut self.tails) {
             return Ok(false);
         }

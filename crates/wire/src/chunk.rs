@@ -283,6 +283,8 @@ pub struct AllocateLane {
     pub offset: u64,
     /// How many bytes.
     pub length: u64,
+    /// Bytes behind these that the sender asks for next. If not all of them fit, it is refused now.
+    pub more: u64,
     /// The file will not become longer by it: Unsupported behind the end of a lane that a kernel has, which would read
     /// what is there.
     pub keep_size: bool,

@@ -1,6 +1,8 @@
 //! A file's bytes: positional reads and writes, appends, and the size that follows them.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::Instant;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, Result, limits};
 use ramlace_wire::namespace::{AppendReserved, Extend, FinishAppend, ReserveAppend, SizeInfo};
@@ -10,8 +12,10 @@ use crate::bytes::file::File;
 use crate::bytes::growth::Growth;
 use crate::bytes::pages::Pages;
 use crate::bytes::transfer::{Direction, Memory, Outcome, Transfer};
+use crate::client::Client;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
+use crate::session::pending::{Acknowledged, Message, Subject};
 
 impl File {
     /// Reads at `offset` until the buffer is full or the file ends; returns the bytes read.
@@ -91,15 +95,21 @@ impl File {
         }
         let session = &handle.session;
         let mut backoff = Backoff::new(session.deadline());
+        // Reservations that are to be given back may lie where the next one does.
+        session.send_pending(Subject::Appends(self.inode()), session.deadline())?;
         loop {
             let request = ReserveAppend { inode: self.inode(), length: bytes.len() as u64 };
             let reserved = session.change(self.inode().slot(), &request, session.deadline())?;
             let memory = Memory::of_bytes(bytes, reserved.offset);
             let size = Size { generation: reserved.generation, size: reserved.offset };
             let outcome = self.transfer_of(pages, handle, size, Direction::Write, memory).run();
-            // Finished even after a failure: an open reservation holds back the published size.
+            // Finished even after a failure: an open reservation holds back the published size. So the home is notified for
+            // as long as this session lives.
             let failed = !matches!(outcome, Outcome::Done);
             let finished = self.finish_append(handle, &reserved, failed);
+            if finished.is_err() {
+                session.send_later(Message::FailAppend(reserved));
+            }
             match outcome {
                 Outcome::Failed { error, .. } => return Err(error),
                 Outcome::Outdated(error) => {
@@ -126,14 +136,15 @@ impl File {
         failed: bool,
     ) -> Result<Option<SizeInfo>> {
         let (session, inode) = (&handle.session, self.inode());
-        let request = FinishAppend { inode, offset: reserved.offset, failed };
+        let AppendReserved { offset, generation, .. } = *reserved;
+        let request = FinishAppend { inode, offset, generation, failed };
         let mut backoff = Backoff::new(session.deadline());
         loop {
             match session.change_lane(inode.slot(), &request, session.deadline()) {
                 // The home also answers Retry for transient reasons: then the reservation is still there and
                 // must be finished.
                 Err(error) if error.kind() == ErrorKind::Retry => {
-                    if self.refresh(handle)?.attributes.generation != reserved.generation {
+                    if self.refresh(handle)?.attributes.generation != generation {
                         return Ok(None);
                     }
                     backoff.pause_after(error)?;
@@ -317,6 +328,23 @@ impl File {
         let reply = handle.session.change_lane(self.inode().slot(), &request, handle.session.deadline())?;
         learn_size(handle, reply, written);
         Ok(())
+    }
+}
+
+impl Client {
+    /// Notifies a home that bytes which it has reserved will not be written, from the outbox.
+    pub(crate) fn tell_append_failed(
+        self: &Arc<Client>,
+        reserved: AppendReserved,
+        deadline: Instant,
+    ) -> Result<Acknowledged> {
+        let AppendReserved { inode, offset, generation } = reserved;
+        let request = FinishAppend { inode, offset, generation, failed: true };
+        match self.change(inode.slot(), &request, deadline) {
+            // There is no room for its record now.
+            Err(error) if error.kind() == ErrorKind::NoSpace => Err(error),
+            outcome => self.unless_unacknowledged(outcome.map(drop)),
+        }
     }
 }
 

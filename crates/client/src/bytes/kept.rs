@@ -45,7 +45,7 @@ impl File {
                 let request =
                     ReadChunk { target, offset: span.start, length, keep: Keep::BehindEnd, take: false };
                 session.listen_for_pages(target.slot, pages)?;
-                session.ask(target.slot, &request, session.deadline())?;
+                session.ask_lane(target.slot, &request, session.deadline())?;
             }
             Ok(())
         };

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use ramlace_base::{
     ByteRange, Error, ErrorKind, Generation, InodeId, LaneId, Redirect, Result, ServerId, Timestamp,
 };
-use ramlace_wire::chunk::{AllocateLane, GrantPassthrough, LaneTarget};
+use ramlace_wire::chunk::{GrantPassthrough, LaneTarget};
 use ramlace_wire::namespace::{BeginPassthrough, GetAttributes, Open, PassthroughBegun, Truncate};
 use ramlace_wire::{Attributes, ClusterMap, Layout, Permit};
 
@@ -195,8 +195,7 @@ impl Client {
             created: lanes_since(&info),
             permit,
         };
-        let request = AllocateLane { target, offset: 0, length: size, keep_size: false };
-        match self.change_lane(target.slot, &request, self.deadline()) {
+        match self.take_memory_of_lane(target, ByteRange { start: 0, end: size }, false) {
             Ok(()) => Ok(Some(generation)),
             Err(error) if error.kind() == ErrorKind::Retry => Ok(None),
             Err(error) => Err(error),

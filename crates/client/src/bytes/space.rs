@@ -1,5 +1,7 @@
 //! Requests that change a file's size and memory: allocate, free, truncate.
 
+use std::sync::Arc;
+
 use ramlace_base::{ByteRange, ErrorKind, Redirect, Result, limits};
 use ramlace_wire::Attributes;
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, PunchChunk};
@@ -10,8 +12,36 @@ use crate::backoff::Backoff;
 use crate::bytes::content::check_range;
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
+use crate::client::Client;
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
+
+/// Memory that one request takes: a server zeroes as much within the time that a request has, also where its machine gives
+/// the memory for the first time.
+const TAKEN_PER_REQUEST_BYTES: u64 = 1 << 30;
+
+impl Client {
+    /// Takes the memory of a part of a lane, in as many requests as it needs time for; nothing if it is clear from the
+    /// beginning that it does not fit.
+    pub(crate) fn take_memory_of_lane(
+        self: &Arc<Client>,
+        target: LaneTarget,
+        span: ByteRange,
+        keep_size: bool,
+    ) -> Result<()> {
+        let mut at = span.start;
+        loop {
+            let end = span.end.min(at + TAKEN_PER_REQUEST_BYTES);
+            let request =
+                AllocateLane { target, offset: at, length: end - at, more: span.end - end, keep_size };
+            self.change_lane(target.slot, &request, self.deadline())?;
+            if end == span.end {
+                return Ok(());
+            }
+            at = end;
+        }
+    }
+}
 
 impl File {
     /// Sets the size. A file that reserves its memory ([`File::reserves`]) gets longer together with the
@@ -154,8 +184,7 @@ impl File {
     fn reserve_lanes(&self, handle: &Handle, size: Size, range: ByteRange, keep_size: bool) -> Result<()> {
         let session = &handle.session;
         self.each_lane(handle, size, range, |target, span| {
-            let request = AllocateLane { target, offset: span.start, length: span.length(), keep_size };
-            session.change_lane(target.slot, &request, session.deadline())
+            session.take_memory_of_lane(target, span, keep_size)
         })?;
         if keep_size || range.end <= size.size {
             return self.note_memory(handle, size, range, true);

@@ -9,6 +9,8 @@ use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
 use crate::names::inodes::Handle;
 use crate::names::open_inode::Size;
+use crate::session::calls::Call;
+use crate::session::lines::reply_without_data;
 
 /// Bytes of a cell.
 const CELL_BYTES: u64 = 8;
@@ -52,6 +54,10 @@ impl File {
         }
         let piece = ramlace_layout::pieces(self.layout(), range).next().expect("a cell is not empty");
         let session = &handle.session;
+        let slot = ramlace_layout::lane_slot(self.layout(), piece.lane, session.map()?.slots());
+        // One number for all attempts: what was done before another client truncated the file, and was not answered, must
+        // not be done again.
+        let ticket = session.ticket(slot, session.deadline())?;
         self.with_size(handle, |known| {
             // The known size is a lower bound.
             let size = if range.end > known.size { self.size_for(handle, range.end)? } else { known };
@@ -62,7 +68,8 @@ impl File {
             }
             let target = self.transfer(handle, size, Direction::Write, Memory::none()).target(piece.lane)?;
             let request = ChangeCell { target, offset: piece.lane_offset, change };
-            let changed = session.change_lane(target.slot, &request, session.deadline())?;
+            let call = Call { ticket: Some(&ticket), ..Call::about_lane(slot, session.deadline()) };
+            let changed = session.call(&request, &call, |_, received| reply_without_data(received))?;
             if changed.changed {
                 session.touch(&handle.open);
             }

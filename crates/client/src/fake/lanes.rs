@@ -101,13 +101,12 @@ impl State {
                 body(&())
             }
             Kind::AllocateLane => {
-                let AllocateLane { target, offset, length, .. } = decode_body::<AllocateLane>(kind, bytes)?;
-                let end = (offset + length) as usize;
-                if end > self.lane_bytes_max {
+                let request = decode_body::<AllocateLane>(kind, bytes)?;
+                if (request.offset + request.length + request.more) as usize > self.lane_bytes_max {
                     return error(ErrorKind::NoSpace, "full");
                 }
-                let lane = self.lane(id, &target)?;
-                lane.resize(lane.len().max(end), 0);
+                self.lane(id, &request.target)?;
+                self.allocated.push(request);
                 body(&())
             }
             Kind::NoteChange => {
@@ -133,6 +132,30 @@ impl State {
         found.info.inline = false;
         Ok(())
     }
+}
+
+impl State {
+    /// Whether a file has been truncated since the sender of a request learned its generation.
+    pub(super) fn was_truncated_since(&self, target: &LaneTarget) -> bool {
+        let found = self.inodes.get(&target.lane.inode);
+        found.is_some_and(|found| target.generation < found.info.attributes.generation)
+    }
+}
+
+/// The lane that a request is about, if it is about one.
+pub(super) fn target_of(kind: Kind, body: &[u8]) -> Option<LaneTarget> {
+    let target = match kind {
+        Kind::ReadChunk => decode_body::<ReadChunk>(kind, body).map(|request| request.target),
+        Kind::WriteChunk => decode_body::<WriteChunk>(kind, body).map(|request| request.target),
+        Kind::ExtendChunk => decode_body::<ExtendChunk>(kind, body).map(|request| request.write.target),
+        Kind::ReadRuns => decode_body::<ReadRuns>(kind, body).map(|request| request.target),
+        Kind::WriteRuns => decode_body::<WriteRuns>(kind, body).map(|request| request.target),
+        Kind::PunchChunk => decode_body::<PunchChunk>(kind, body).map(|request| request.target),
+        Kind::ChangeCell => decode_body::<ChangeCell>(kind, body).map(|request| request.target),
+        Kind::NoteChange => decode_body::<NoteChange>(kind, body).map(|request| request.target),
+        _ => return None,
+    };
+    target.ok()
 }
 
 pub(super) fn change_cell(bytes: &mut Vec<u8>, offset: u64, change: CellChange) -> CellChanged {

@@ -99,12 +99,13 @@ impl State {
                 let offset = inode.info.attributes.size.max(inode.reserved_to);
                 inode.reserved_to = offset + length;
                 inode.reservations.insert(offset);
-                body(&AppendReserved { offset, generation: inode.info.attributes.generation })
+                let Attributes { inode, generation, .. } = inode.info.attributes;
+                body(&AppendReserved { inode, offset, generation })
             }
             Kind::FinishAppend => {
-                let FinishAppend { inode, offset, .. } = decode_body::<FinishAppend>(kind, bytes)?;
+                let FinishAppend { inode, offset, failed, .. } = decode_body::<FinishAppend>(kind, bytes)?;
                 let inode = self.inode(id, inode)?;
-                if !inode.reservations.remove(&offset) {
+                if !inode.reservations.remove(&offset) && !failed {
                     return error(ErrorKind::Retry, "truncated after its bytes were reserved");
                 }
                 let published = inode.reservations.first().copied().unwrap_or(inode.reserved_to);
@@ -134,9 +135,19 @@ impl State {
     }
 
     pub(super) fn truncate_all(&mut self) {
+        self.truncate_each(|_| 0);
+    }
+
+    /// Takes the last byte of each file away.
+    pub(super) fn cut_all(&mut self) {
+        self.truncate_each(|size| size.saturating_sub(1));
+    }
+
+    fn truncate_each(&mut self, to: impl Fn(u64) -> u64) {
         let files = self.inodes.iter().filter(|(_, found)| found.info.layout.is_some());
-        for inode in files.map(|(inode, _)| *inode).collect::<Vec<_>>() {
-            self.truncate(inode, 0);
+        let files = files.map(|(inode, found)| (*inode, to(found.info.attributes.size)));
+        for (inode, size) in files.collect::<Vec<_>>() {
+            self.truncate(inode, size);
         }
     }
 }

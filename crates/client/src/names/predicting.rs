@@ -165,7 +165,7 @@ impl KnownSlot {
     pub(crate) fn close(&mut self, request: &Close, at: Timestamp) -> Option<()> {
         let attributes = &mut self.files.get_mut(&request.inode)?.attributes;
         if let Some(modified) = request.modified {
-            attributes.modified = attributes.modified.max(modified);
+            attributes.modified = attributes.modified.after_write(modified, at);
             attributes.changed = at;
         }
         Some(())

@@ -19,6 +19,9 @@ use crate::names::path::{Tree, Wanted};
 use crate::names::rights::Rights;
 use crate::session::retry::is_unanswered;
 
+/// The mode bits by which programs run as their owner or group.
+const SET_ID_BITS: u16 = 0o6000;
+
 /// Operations by inode; from [`Pool::raw`]. Changes have one effect, however often the network
 /// makes the client repeat them.
 #[derive(Clone, Copy)]
@@ -124,7 +127,12 @@ impl Raw<'_> {
         let session = self.pool.session()?;
         let attributes = match session.truncate(inode, size) {
             Err(error) if error.kind() == ErrorKind::Redirect(Redirect::Reserved) => {
-                return self.open(inode, Rights { read: false, write: true })?.0.set_size(size);
+                let (file, opened) = self.open(inode, Rights { read: false, write: true })?;
+                // By an open file the home does not see which user truncates.
+                if crate::acting::is_for_a_user() && opened.info.attributes.mode & SET_ID_BITS != 0 {
+                    file.drop_set_id()?;
+                }
+                return file.set_size(size);
             }
             truncated => truncated?,
         };

@@ -180,6 +180,10 @@ impl Session {
             {
                 repeated.set(true);
             }
+            // It was refused because of answers that the server keeps: nothing has happened.
+            if unanswered.is_too_many() && self.acknowledge_many(call.deadline)? {
+                continue;
+            }
             let judged = self.judge(&server, map.epoch, unanswered, call.on_retry, call.deadline);
             judged.before_next(&mut backoff, || self.renew_permit_of(exchange))?;
         }

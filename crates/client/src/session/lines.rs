@@ -311,6 +311,11 @@ impl Unanswered {
     pub(crate) fn from_server(error: Error) -> Unanswered {
         Unanswered { error, map: None, from_server: true, refused_or_silent: false }
     }
+
+    /// A limit of the server's was reached.
+    pub(crate) fn is_too_many(&self) -> bool {
+        self.from_server && self.error.kind() == ErrorKind::TooMany
+    }
 }
 
 impl Line {

@@ -1,19 +1,26 @@
 //! Several changes of one slot in one message, each done once, as if it had been sent alone.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, Timestamp};
+use ramlace_sync::Mutex;
 use ramlace_wire::delegation::{Change, ChangeMany, Changed};
 use ramlace_wire::inline::Bytes;
+use ramlace_wire::namespace::CancelChange;
 use ramlace_wire::{Request, decode_reply, encode_body};
 
 use crate::session::Session;
 use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
 use crate::session::sequences::{NumberFor, Ticket};
+
+/// Slots that keep the answers of many changes, though they have arrived: a slot learns that by its session's next change
+/// there, and there was none since. With each the last of those changes.
+#[derive(Default)]
+pub(crate) struct Unacknowledged(Mutex<BTreeMap<Slot, Sequence>>);
 
 /// Changes in one message: each of them may have to wait for another server.
 const CHANGES_AT_ONCE_MAX: usize = 128;
@@ -33,7 +40,7 @@ impl Session {
     ) -> Result<()> {
         let _direct = self.before_asking(slot, R::KIND, by())?;
         let mut tickets = VecDeque::new();
-        let mut at = 0;
+        let (mut at, mut last) = (0, None);
         while at < requests.len() {
             let some = &requests[at..requests.len().min(at + CHANGES_AT_ONCE_MAX)];
             let deadline = by();
@@ -43,6 +50,7 @@ impl Session {
             match self.send_many(slot, some, &tickets, &lost, deadline) {
                 Ok(changed) => {
                     at += changed.len();
+                    last = tickets.get(changed.len() - 1).map(Ticket::sequence);
                     for (request, changed) in some.iter().zip(changed) {
                         let ticket = tickets.pop_front().expect("each change has one");
                         done(self.answered(R::KIND, ticket, lost.get(), reply_of(request, changed)));
@@ -56,7 +64,28 @@ impl Session {
                 }
             }
         }
+        if let Some(last) = last {
+            self.unacknowledged.0.lock().insert(slot, last);
+        }
         Ok(())
+    }
+
+    /// A server keeps too many answers of this session: acknowledges those of all slots that keep many. Returns whether
+    /// there were any.
+    pub(crate) fn acknowledge_many(self: &Arc<Session>, deadline: Instant) -> Result<bool> {
+        let mut some = false;
+        loop {
+            let next = self.unacknowledged.0.lock().pop_first();
+            let Some((slot, sequence)) = next else { return Ok(some) };
+            some = true;
+            // That change was answered, so there is nothing to cancel: the number of this request is what says so.
+            let ticket = self.sequences.take_beyond(slot);
+            let told = self.change_with(&ticket, &[], slot, &CancelChange { sequence }, deadline);
+            if let Err(error) = told {
+                self.unacknowledged.0.lock().entry(slot).or_insert(sequence);
+                return Err(error);
+            }
+        }
     }
 
     /// At least one number, and no more than the slot has room for: to wait for more with some in hand would let

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use ramlace_base::{InodeId, ServerId, Slot, limits};
 use ramlace_wire::coordination::LeaveBarrier;
 use ramlace_wire::locks::SetLock;
+use ramlace_wire::namespace::AppendReserved;
 
 use crate::session::sequences::Kept;
 
@@ -53,6 +54,8 @@ pub enum Subject {
     Open(InodeId),
     /// When an inode was written.
     Times(InodeId),
+    /// Bytes that are reserved at a file's end.
+    Appends(InodeId),
     /// Ended recalls of leases on bytes.
     Recalls(ServerId),
     /// A wait for a lock that may be part of a deadlock.
@@ -76,6 +79,8 @@ pub enum Message {
     CloseOpened(InodeId),
     /// An inode was written; the sender knows when.
     Times(InodeId),
+    /// Bytes that were reserved at a file's end are not written, or nobody knows.
+    FailAppend(AppendReserved),
     /// Recalls have ended; the sender knows which.
     EndRecalls(ServerId),
     /// A wait for a lock goes on: the server of slot 0 is asked whether it closes a cycle, for as long as it
@@ -110,6 +115,7 @@ impl Message {
             Message::LeaveBarrier(slot, _) => Subject::Barriers(*slot),
             Message::Close(inode) | Message::CloseOpened(inode) => Subject::Open(*inode),
             Message::Times(inode) => Subject::Times(*inode),
+            Message::FailAppend(reserved) => Subject::Appends(reserved.inode),
             Message::EndRecalls(server) => Subject::Recalls(*server),
             Message::FindCycle(wait) => Subject::Cycle(*wait),
         }
@@ -132,7 +138,10 @@ impl Subject {
     /// The receiver of messages about it.
     pub fn home(self) -> Home {
         match self {
-            Subject::Locks(inode) | Subject::Open(inode) | Subject::Times(inode) => Home::Slot(inode.slot()),
+            Subject::Locks(inode)
+            | Subject::Open(inode)
+            | Subject::Times(inode)
+            | Subject::Appends(inode) => Home::Slot(inode.slot()),
             Subject::CancelledChanges(slot) | Subject::Barriers(slot) => Home::Slot(slot),
             Subject::Recalls(server) => Home::Server(server),
             Subject::Cycle(_) => Home::Slot(InodeId::ROOT.slot()),
@@ -145,6 +154,7 @@ impl Subject {
             Subject::CancelledChanges(_) => limits::REPLIES_PER_SESSION_MAX,
             Subject::Locks(_) => LOCKS_MAX,
             Subject::Barriers(_) => LEAVES_MAX,
+            Subject::Appends(_) => limits::APPEND_RESERVATIONS_MAX,
             Subject::Open(_) | Subject::Times(_) | Subject::Recalls(_) | Subject::Cycle(_) => SIGNS_MAX,
         }
     }

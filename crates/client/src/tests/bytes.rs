@@ -44,6 +44,20 @@ fn a_small_read_or_write_is_one_request() {
     assert_eq!(pool.state().seen.values().sum::<usize>(), before + 2);
 }
 
+#[test]
+fn much_memory_is_taken_in_several_requests_that_each_have_their_time() {
+    let pool = FakePool::start(1);
+    let file = pool.connect().open("/large", &striped(1)).unwrap();
+    file.allocate(5 << 29).unwrap();
+    let taken = std::mem::take(&mut pool.state().allocated);
+    let taken: Vec<_> = taken.iter().map(|part| (part.offset, part.length, part.more)).collect();
+    assert_eq!(taken, [(0, 1 << 30, 3 << 29), (1 << 30, 1 << 30, 1 << 29), (2 << 30, 1 << 29, 0)]);
+    assert_eq!(file.size().unwrap(), 5 << 29);
+    pool.state().lane_bytes_max = 6 << 29;
+    assert_eq!(file.allocate(7 << 29).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(pool.state().allocated.is_empty(), "what cannot fit takes nothing");
+}
+
 // SEMANTICS 137.5
 #[test]
 fn a_write_that_extends_is_one_request_where_its_home_is() {

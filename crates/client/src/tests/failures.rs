@@ -107,6 +107,70 @@ fn a_lost_reply_changes_a_cell_once() {
     }
 }
 
+// SEMANTICS 82.2
+#[test]
+fn a_cell_whose_answer_was_lost_is_changed_once_also_if_the_file_is_cut_before_it_is_asked_again() {
+    let pool = FakePool::start(2);
+    let file = pool.connect().open("/cut", &striped(2)).unwrap();
+    write_all(&file, &[0; 10_000], 0);
+    pool.fault(Kind::ChangeCell, Fault::LoseReplyAndCut);
+    assert_eq!(file.fetch_add(8, 5).unwrap(), 0);
+    assert_eq!(file.fetch_add(8, 0).unwrap(), 5);
+    pool.fault(Kind::ChangeCell, Fault::LoseReplyAndCut);
+    assert_eq!(file.compare_swap(8, 5, 7).unwrap(), 5, "it has won");
+    assert_eq!(file.fetch_add(8, 0).unwrap(), 7);
+    assert!(pool.state().faults.is_empty());
+}
+
+// SEMANTICS 7.3
+#[test]
+fn an_append_whose_end_nobody_acknowledged_keeps_nothing_back() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    let file = client.open("/log", &striped(2)).unwrap();
+    write_all(&file, &[1; 5000], 0);
+    let lost = std::iter::repeat_n((Kind::FinishAppend, Fault::LoseRequest), 100_000);
+    pool.state().faults.extend(lost);
+    in_haste(&client, SHORT_MILLIS, || file.append(&[2; 3000]).unwrap_err());
+    pool.state().faults.clear();
+    // The next append of this client may lie in the same place: it waits until the home knows.
+    assert_eq!(file.append(&[3; 1000]).unwrap(), 8000);
+    assert_eq!(file.size().unwrap(), 9000);
+    let lost = std::iter::repeat_n((Kind::FinishAppend, Fault::LoseRequest), 100_000);
+    pool.state().faults.extend(lost);
+    in_haste(&client, SHORT_MILLIS, || file.append(&[4; 1000]).unwrap_err());
+    pool.state().faults.clear();
+    let other = pool.connect().open("/log", &OpenOptions::reading()).unwrap();
+    let late = Instant::now() + Duration::from_secs(60);
+    while other.size().unwrap() < 10_000 {
+        assert!(Instant::now() < late, "the client has never told the home");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+// SEMANTICS 113.2
+#[test]
+fn a_server_that_keeps_too_many_answers_is_told_that_they_have_come() {
+    let pool = FakePool::start(2);
+    let client = pool.connect();
+    for directory in ["/a", "/b"] {
+        client.mkdir(directory, 0o755).unwrap();
+        for file in 0..3 {
+            drop(client.open(format!("{directory}/{file}"), &striped(1)).unwrap());
+        }
+    }
+    client.remove_tree("/a").unwrap();
+    let cancelled = pool.done(Kind::CancelChange);
+    pool.fault(Kind::ChangeMany, Fault::TooMany);
+    client.remove_tree("/b").unwrap();
+    assert!(pool.done(Kind::CancelChange) > cancelled);
+    // Where nothing can be acknowledged it is an error.
+    client.mkdir("/c", 0o755).unwrap();
+    pool.fault(Kind::MakeDirectory, Fault::TooMany);
+    pool.fault(Kind::MakeDirectory, Fault::TooMany);
+    assert_eq!(client.mkdir("/d", 0o755).unwrap_err().kind(), ErrorKind::TooMany);
+}
+
 #[test]
 fn a_large_transfer_survives_lost_connections() {
     let pool = FakePool::start(3);

@@ -186,16 +186,16 @@ impl File {
         Ok(offset)
     }
 
-    /// The reserved bytes are written, or stay a hole because that failed. Returns whether the published size
-    /// grew. With `gap`, bytes that were not written do not belong to the file, unless others follow them.
+    /// The reserved bytes are written, or stay a hole because that failed; then it is no error if they are not reserved any
+    /// more (`None`). Returns whether the published size grew. With `gap`, bytes that were not written do not belong to the file, unless others follow them.
     pub(crate) fn finish(
         &mut self,
         session: SessionId,
-        offset: u64,
+        (offset, generation): (u64, Generation),
         failed: bool,
         gap: bool,
         inode: InodeId,
-    ) -> Result<bool> {
+    ) -> Result<Option<bool>> {
         let missing = || {
             Error::new(
                 ErrorKind::Retry,
@@ -204,16 +204,21 @@ impl File {
                 ),
             )
         };
-        let reservations = &mut self.work.as_mut().ok_or_else(missing)?.reservations;
-        let at = reservations
-            .iter()
-            .position(|reservation| reservation.offset == offset && reservation.session == session)
-            .ok_or_else(missing)?;
-        let end = reservations.remove(at).end();
+        let is_it =
+            |reservation: &Reservation| reservation.offset == offset && reservation.session == session;
+        let found = self.work.as_mut().filter(|_| self.generation == generation).and_then(|work| {
+            let at = work.reservations.iter().position(is_it)?;
+            Some(work.reservations.remove(at))
+        });
+        let end = match found {
+            Some(reservation) => reservation.end(),
+            None if failed => return Ok(None),
+            None => return Err(missing()),
+        };
         if !failed {
             self.fill(offset, end);
         }
-        Ok(self.extend(if failed && gap { 0 } else { end }))
+        Ok(Some(self.extend(if failed && gap { 0 } else { end })))
     }
 
     /// Whether appends are under way, or bytes are there that are not published yet.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, limits, numbered_variants};
+use ramlace_wire::namespace::AppendReserved;
 use ramlace_wire::{ErrorBody, OpenedFor};
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,16 @@ numbered_variants! { Cached:
     0 Waiting;
     1 Answered(body);
     2 Cancelled;
+}
+
+/// What a mutation has left that its session does not know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undo {
+    Nothing,
+    /// It has opened this inode.
+    Open(InodeId),
+    /// It has reserved bytes.
+    Reservation(AppendReserved),
 }
 
 impl Cached {
@@ -131,18 +142,19 @@ impl Session {
         sequence < self.acknowledged_below || self.replies.contains_key(&sequence)
     }
 
-    /// A mutation is not done any more; which inode it had opened before.
-    pub(crate) fn cancel(&mut self, sequence: Sequence) -> Option<InodeId> {
+    /// A mutation is not done any more; what has to be undone of it if it was done before.
+    pub(crate) fn cancel(&mut self, sequence: Sequence) -> Undo {
         match self.replies.get(&sequence) {
-            Some(Cached::Answered(Ok(Reply::Opened(opened)))) => Some(opened.info.attributes.inode),
+            Some(Cached::Answered(Ok(Reply::Opened(opened)))) => Undo::Open(opened.info.attributes.inode),
+            Some(Cached::Answered(Ok(Reply::Reserved(reserved)))) => Undo::Reservation(*reserved),
+            Some(Cached::Answered(_) | Cached::Cancelled) => Undo::Nothing,
             Some(Cached::Waiting) => {
                 self.remember(sequence, Cached::Cancelled);
-                None
+                Undo::Nothing
             }
-            Some(_) => None,
             None => {
                 self.remember(sequence, Cached::Answered(Err(ErrorBody::new(&cancelled()))));
-                None
+                Undo::Nothing
             }
         }
     }
@@ -200,7 +212,7 @@ mod tests {
         let mut session = Session::default();
         assert_eq!(session.admit(session_id, sequence, sequence).unwrap(), None);
         session.wait(sequence);
-        assert_eq!(session.cancel(sequence), None);
+        assert_eq!(session.cancel(sequence), Undo::Nothing);
         session.wait(sequence);
         assert_eq!(session.admit(session_id, sequence, sequence).unwrap(), Some(&Cached::Cancelled));
         // The other slot could not be reached.

@@ -109,6 +109,8 @@ pub struct ReserveAppend {
 /// Where to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppendReserved {
+    /// The file: a slot that is asked to cancel this change knows by it what to give back.
+    pub inode: InodeId,
     /// Offset of the reserved bytes.
     pub offset: u64,
     /// The generation to write with.
@@ -124,17 +126,21 @@ impl Request for ReserveAppend {
     }
 
     fn fits(&self, reply: &AppendReserved) -> bool {
-        is_generation(reply.generation) && reply.offset.checked_add(self.length).is_some_and(is_size)
+        reply.inode == self.inode
+            && is_generation(reply.generation)
+            && reply.offset.checked_add(self.length).is_some_and(is_size)
     }
 }
 
-/// The reserved bytes are written (or not: then they stay a hole).
+/// The reserved bytes are written (or not: then they stay a hole, and it is no error if they are not reserved any more).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishAppend {
     /// The file.
     pub inode: InodeId,
     /// Offset of the reservation.
     pub offset: u64,
+    /// The generation in which they were reserved: after a truncation the same offset may be another reservation.
+    pub generation: Generation,
     /// Not all of its bytes were written.
     pub failed: bool,
 }

@@ -14,10 +14,6 @@ impl Story {
         self.info(inode).unwrap().attributes.allocated
     }
 
-    fn generation(&self, inode: InodeId) -> Generation {
-        self.info(inode).unwrap().attributes.generation
-    }
-
     fn wrote(&mut self, inode: InodeId, from: u64, size: u64) {
         let generation = self.generation(inode);
         self.ask(Op::Extend(wire::Extend { inode, generation, size, from })).unwrap();
@@ -64,7 +60,7 @@ fn a_gap_is_known_until_it_is_filled_or_cut_off() {
     story.cut(file, 3 * PAGE);
     assert_eq!(story.allocated(file), Some(3 * PAGE));
     let offset = story.reserve(file, PAGE);
-    story.ask(Op::FinishAppend(wire::FinishAppend { inode: file, offset, failed: true })).unwrap();
+    story.fail(file, offset).unwrap();
     assert_eq!(story.allocated(file), None, "an append that failed leaves a hole");
 }
 

@@ -1,9 +1,9 @@
 //! Files that kernels read and map without asking.
 
-use ramlace_base::{ErrorKind, Generation, InodeId, Redirect};
-use ramlace_namespace::{Delivery, Op, Reply};
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, Redirect};
+use ramlace_namespace::{Delivery, DeliveryAnswer, Op, Reply};
 use ramlace_wire::namespace as wire;
-use ramlace_wire::{LayoutHints, Mode};
+use ramlace_wire::{ErrorBody, LayoutHints, Mode};
 
 use crate::rules::story::*;
 
@@ -125,6 +125,17 @@ fn the_lane_hears_when_the_last_kernel_has_let_go() {
     story.session = session(1);
     story.ask(close(file)).unwrap();
     assert_eq!(over(&story), vec![last]);
+    // Nobody else tells it: a server that does not answer hears of it later.
+    let delivery = story.sent.last().unwrap().0;
+    let is_open = |story: &Story| story.state.open_deliveries().any(|(open, _)| open == delivery);
+    assert!(!story.state.is_awaited(delivery), "nobody waits for it");
+    story.server(Op::DeliveryUnreachable { delivery });
+    assert!(is_open(&story));
+    let result = Err(ErrorBody::new(&Error::new(ErrorKind::TimedOut, "it says nothing")));
+    story.server(Op::DeliveryDone { delivery, result });
+    assert!(is_open(&story));
+    story.server(Op::DeliveryDone { delivery, result: Ok(DeliveryAnswer::Done) });
+    assert!(!is_open(&story));
     // A late message says nothing about later passthroughs.
     story.ask(open(file, false)).unwrap();
     assert!(number(&mut story, file, false) > last);
@@ -184,13 +195,12 @@ fn what_is_under_way_behind_the_end_goes_before_a_mapped_file_grows() {
 #[test]
 fn an_append_that_was_not_written_makes_no_mapped_file_longer() {
     let (mut story, file) = story_with_file();
-    let finish = |offset, failed| Op::FinishAppend(wire::FinishAppend { inode: file, offset, failed });
     number(&mut story, file, true);
     let (first, second) = (story.reserve(file, 10), story.reserve(file, 10));
-    story.ask(finish(first, true)).unwrap();
+    story.fail(file, first).unwrap();
     assert_eq!(story.size(file), 100);
     // There are bytes behind it, so it has memory.
-    story.ask(finish(second, false)).unwrap();
+    story.finish(file, second).unwrap();
     assert_eq!(story.size(file), 120);
     story.session = session(2);
     story.ask(open(file, true)).unwrap();

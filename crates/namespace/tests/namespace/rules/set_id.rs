@@ -210,6 +210,33 @@ fn times_are_chosen_by_the_owner_and_the_present_is_for_writers_too() {
     assert_eq!(story.refused(times(TimeReason::Now, 2)), ErrorKind::Denied);
 }
 
+// SEMANTICS 58.4
+#[test]
+fn a_report_of_a_write_makes_no_file_older() {
+    let mut story = Story::new();
+    let file = program(&mut story, "f", 0o666);
+    let at = |times, nanos| {
+        let modified = Some(Timestamp { nanos });
+        Op::SetAttributes(wire::SetAttributes { modified, times, ..set(file) })
+    };
+    // The owner's reports, and those of others.
+    for who in [ALICE, MALLORY] {
+        story.who = ALICE;
+        story.ask(at(TimeReason::Chosen, 7)).unwrap();
+        story.who = who.clone();
+        for (nanos, told) in [(9, 9), (8, 9)] {
+            assert_eq!(attributes(story.ask(at(TimeReason::Wrote, nanos))).modified.nanos, told);
+        }
+        story.who = ALICE;
+        story.ask(at(TimeReason::Chosen, i64::MAX)).unwrap();
+        story.who = who.clone();
+        let told = attributes(story.ask(at(TimeReason::Wrote, 9)));
+        assert_eq!(told.modified.nanos, 9, "a time in the future was not that of a write");
+        let told = attributes(story.ask(at(TimeReason::Wrote, i64::MAX)));
+        assert_eq!(told.modified, told.changed);
+    }
+}
+
 // SEMANTICS 59
 #[test]
 fn a_file_without_a_name_lives_while_it_is_open_and_may_get_one() {

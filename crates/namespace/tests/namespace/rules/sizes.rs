@@ -1,7 +1,7 @@
 //! Sizes, appends and truncations.
 
-use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Slot, limits};
-use ramlace_namespace::{Delivery, DeliveryAnswer, Op};
+use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Sequence, Slot, limits};
+use ramlace_namespace::{Delivery, DeliveryAnswer, Op, Reply};
 use ramlace_wire::namespace as wire;
 
 use crate::rules::story::*;
@@ -39,6 +39,38 @@ fn a_dead_writer_leaves_a_hole() {
     assert!(!story.state.has_session(session(2)));
 }
 
+// SEMANTICS 7.3
+#[test]
+fn a_reservation_of_which_its_session_does_not_know_is_given_back_when_it_is_cancelled() {
+    let mut story = Story::new();
+    let file = story.create(InodeId::ROOT, "f");
+    let first = story.generation(file);
+    let reserve = || Op::ReserveAppend(wire::ReserveAppend { inode: file, length: 100 });
+    let finish = |offset, generation| {
+        Op::FinishAppend(wire::FinishAppend { inode: file, offset, generation, failed: false })
+    };
+    let cancel = || Op::CancelChange(wire::CancelChange { sequence: Sequence(10) });
+    // The answer to change 10 is never acknowledged.
+    let ask = |story: &mut Story, sequence, op| reply(&story.numbered(sequence, 10, op)).unwrap();
+    let offset = |reply| match reply {
+        Ok(Reply::Reserved(reserved)) => reserved.offset,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(offset(ask(&mut story, 10, reserve())), 0);
+    assert_eq!(offset(ask(&mut story, 11, reserve())), 100);
+    let waits = ask(&mut story, 12, finish(100, first));
+    assert_eq!(size_of_reply(waits), 0, "it waits for what lies before it");
+    ask(&mut story, 13, cancel()).unwrap();
+    assert_eq!(story.size(file), 200);
+    // A truncation takes reservations with it: what is reserved in the same place later is another one.
+    story.numbered(14, 10, truncate(file, 0));
+    let second = story.generation(file);
+    assert_eq!(offset(ask(&mut story, 15, reserve())), 0);
+    ask(&mut story, 16, cancel()).unwrap();
+    assert_eq!(ask(&mut story, 17, finish(0, first)).unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(size_of_reply(ask(&mut story, 18, finish(0, second))), 100);
+}
+
 #[test]
 fn an_append_belongs_to_its_session_and_has_limits() {
     let mut story = Story::new();
@@ -47,6 +79,14 @@ fn an_append_belongs_to_its_session_and_has_limits() {
     story.session = session(2);
     assert_eq!(story.finish(file, offset).unwrap_err().kind(), ErrorKind::Retry);
     let reserve = |length| Op::ReserveAppend(wire::ReserveAppend { inode: file, length });
+    story.who = MALLORY;
+    assert_eq!(
+        story.fail(file, offset).unwrap_err().kind(),
+        ErrorKind::Denied,
+        "it has no reservation, and no right"
+    );
+    story.who = ROOT_USER;
+    story.fail(file, offset).expect("what is not reserved needs not be given back");
     assert_eq!(story.refused(reserve(0)), ErrorKind::Invalid);
     assert_eq!(story.refused(reserve(limits::FILE_BYTES_MAX - 9)), ErrorKind::TooBig);
     assert_eq!(story.refused(reserve(u64::MAX)), ErrorKind::TooBig);

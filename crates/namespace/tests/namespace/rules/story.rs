@@ -167,7 +167,21 @@ impl Story {
     }
 
     pub fn finish(&mut self, inode: InodeId, offset: u64) -> Result<Reply> {
-        self.ask(Op::FinishAppend(wire::FinishAppend { inode, offset, failed: false }))
+        self.end_append(inode, offset, false)
+    }
+
+    pub fn generation(&self, inode: InodeId) -> Generation {
+        self.info(inode).unwrap().attributes.generation
+    }
+
+    /// The reserved bytes are not written.
+    pub fn fail(&mut self, inode: InodeId, offset: u64) -> Result<Reply> {
+        self.end_append(inode, offset, true)
+    }
+
+    fn end_append(&mut self, inode: InodeId, offset: u64, failed: bool) -> Result<Reply> {
+        let generation = self.generation(inode);
+        self.ask(Op::FinishAppend(wire::FinishAppend { inode, offset, generation, failed }))
     }
 
     pub fn extend(&mut self, inode: InodeId, generation: u64, size: u64) -> Result<Reply> {

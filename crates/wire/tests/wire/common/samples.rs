@@ -511,7 +511,7 @@ fields! {
     GrantLane { target, mapping }
     LaneGranted { length }
     GrantPassthrough { target, passthrough, length, stores }
-    AllocateLane { target, offset, length, keep_size }
+    AllocateLane { target, offset, length, more, keep_size }
     CountLane { target }
     LaneCounted { allocated }
     SeekLane { target, offset, sought }
@@ -563,8 +563,8 @@ fields! {
     NoteMemory { inode, generation, start, end, taken }
     SizeInfo { size, generation }
     ReserveAppend { inode, length }
-    AppendReserved { offset, generation }
-    FinishAppend { inode, offset, failed }
+    AppendReserved { inode, offset, generation }
+    FinishAppend { inode, offset, generation, failed }
     SetLayout { inode, hints }
     Rename { parent, name, new_parent, new_slot, new_name, mode }
     Link { parent, name, inode }
