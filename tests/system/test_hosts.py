@@ -26,7 +26,7 @@ import pytest
 from machines import Lab, Network, ip, joined, version
 from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually, pattern
 
-HELLO = '{"answer": "hello", "version": "VERSION", "protocol": 1}'
+HELLO = '{"answer": "hello", "version": "VERSION", "protocol": 2}'
 PREPARED = '{"answer": "prepared", "store_bytes": 33554432, "shared": false, "notes": []}'
 
 
@@ -427,6 +427,24 @@ def test_down_without_a_host_stops_the_others_and_can_be_repeated(lab: Lab) -> N
     assert [host["stopped"] for host in report["hosts"]] == [True, False, True]
     lab.replace("beta", "sleep 1000")
     assert "no answer" in lab.starter.refused("down", "--patience", "1")
+    lab.restore("beta")
+    lab.starter.run("down")
+    lab.assert_nothing_left()
+
+
+# SEMANTICS 40.2
+def test_down_of_a_pool_whose_mount_is_used_on_one_host_stops_none(lab: Lab) -> None:
+    lab.up()
+    in_use = '{"answer": "error", "kind": 23, "message": "host beta: the mount on /mnt is in use by sh (7)"}'
+    hello = HELLO.replace("VERSION", version())
+    lab.replace("beta", f"echo '{hello}'; read -r order; echo '{in_use}'; read -r order")
+    said = lab.starter.refused("down")
+    assert "in use by sh (7)" in said, said
+    assert "nothing was changed" in said, said
+    assert [bool(lab.hosts[host].processes()) for host in lab.hosts] == [True, True, True]
+    assert (lab.starter.directory / "pool.json").exists()
+    report = json.loads(lab.starter.run("down", "--json", check=False).stdout)
+    assert (report["down"], [host["stopped"] for host in report["hosts"]]) == (False, [False] * 3)
     lab.restore("beta")
     lab.starter.run("down")
     lab.assert_nothing_left()

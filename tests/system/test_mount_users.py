@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,7 @@ def test_a_truncation_on_a_mount_that_reserves_takes_set_id_bits_away(new_pool: 
     ALICE.does(mount.directory, _write("file", b"x" * 10_000))
     for size in (100_000, 1):
         (mount / "file").chmod(0o4777)
-        BOB.does(mount.directory, lambda size=size: os.truncate("file", size))
+        BOB.does(mount.directory, partial(os.truncate, "file", size))
         assert _ids(mount / "file") == (ALICE.uid, ALICE.gid, 0o777), size
 
 

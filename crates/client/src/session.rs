@@ -39,11 +39,10 @@ use crate::session::behind::{Behind, Kept};
 use crate::session::descriptors::Descriptors;
 use crate::session::heart::Heart;
 use crate::session::lines::Server;
-use crate::session::many::Unacknowledged;
 use crate::session::outbox::Outbox;
 use crate::session::patience::SIGN_OF_LIFE_MILLIS_MAX;
 use crate::session::pending::{Acknowledged, Message};
-use crate::session::sequences::{Sequences, Ticket};
+use crate::session::sequences::{Sequences, Ticket, Unacknowledged};
 use crate::session::settings::Settings;
 
 /// The layer above a session: it sends the session's pending messages, and gets its notifications.

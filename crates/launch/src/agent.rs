@@ -35,6 +35,8 @@ pub struct Agent<'a> {
     /// Takes the mounts of the pool with this name away from this machine, or none of them while programs use one; if the
     /// flag is set, from these, too. What there is to say of it.
     pub unmount: &'a dyn Fn(&str, bool) -> Result<Vec<String>>,
+    /// Checks that no program uses a mount of the pool with this name; the error names those that do.
+    pub check_unused: &'a dyn Fn(&str) -> Result<()>,
 }
 
 /// How an agent has ended.
@@ -54,7 +56,17 @@ impl Agent<'_> {
         let mut desk = Desk { agent: self, received: Vec::new(), silence: SILENCE_MAX };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         desk.say(&Answer::Hello { version, protocol: AGENT_PROTOCOL })?;
-        match desk.next_order() {
+        let mut order = desk.next_order();
+        if let Ok(Some(Order::Check { pool, secret })) = &order {
+            match Secret::from_hex(&secret.0)
+                .and_then(|secret| check_unused(pool, &secret, desk.agent.check_unused))
+            {
+                Ok(()) => desk.say(&Answer::Unused)?,
+                Err(error) => return desk.refuse(&error),
+            }
+            order = desk.next_order();
+        }
+        match order {
             Ok(Some(Order::Prepare(prepare))) => start(&mut desk, *prepare),
             Ok(Some(Order::Stop { pool, secret, force })) => {
                 let stopped = Secret::from_hex(&secret.0)
@@ -117,6 +129,14 @@ fn lets_in(directory: &PoolDirectory, secret: &Secret) -> bool {
     let Ok(file) = directory.read_pool_file() else { return false };
     let mut sockets = file.servers.iter().filter_map(|server| server.unix.as_deref());
     sockets.any(|socket| ramlace_client::lets_owner_in(socket, secret, KNOCK_PATIENCE))
+}
+
+/// Checks that no program uses a mount of a pool on this host, when it is the one with this secret. Of another one `Stop` tells.
+fn check_unused(pool: &str, secret: &Secret, check: &dyn Fn(&str) -> Result<()>) -> Result<()> {
+    let directory = PoolDirectory::locate(pool)?;
+    let is_meant =
+        directory.exists()? && (directory.read_secret()? == *secret || lets_in(&directory, secret));
+    if is_meant { check(pool) } else { Ok(()) }
 }
 
 /// Stops the servers of a pool on this host, when it is the one with this secret.
@@ -247,6 +267,7 @@ mod tests {
                 said.extend_from_slice(line);
                 Ok(())
             },
+            check_unused: &|_| Ok(()),
             unmount: &|_, _| Err(Error::new(ErrorKind::Busy, "in use")),
         };
         let end = agent.run().unwrap();
@@ -280,6 +301,19 @@ mod tests {
         let mut long = vec![b' '; 1 << 10];
         long.push(b'\n');
         assert_eq!(refused(&long), ErrorKind::Protocol);
+    }
+
+    #[test]
+    fn a_pool_of_which_no_mount_is_used_may_be_stopped_next() {
+        let pool = format!("none-{}", std::process::id());
+        let secret = || SecretText("0".repeat(64));
+        let check = line_of(&Order::Check { pool: pool.clone(), secret: secret() });
+        let stop = line_of(&Order::Stop { pool, secret: secret(), force: false });
+        let (end, answers) = follow(&[check.clone(), stop].concat(), false);
+        assert_eq!(end, AgentEnd::Done);
+        assert!(matches!(&answers[1..], [Answer::Unused, Answer::Stopped { servers: 0, .. }]), "{answers:?}");
+        let (end, answers) = follow(&check, false);
+        assert_eq!((end, answers.len()), (AgentEnd::Done, 2), "nothing has to follow");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::metrics_address::MetricsAddress;
 
 /// Raised whenever a message changes.
-pub const AGENT_PROTOCOL: u32 = 1;
+pub const AGENT_PROTOCOL: u32 = 2;
 /// Longest message: a pool file of 4,096 servers.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
@@ -50,6 +50,13 @@ pub enum Order {
     Leave,
     /// Stop what was started and remove what was made. Answer: `Stopped`.
     Abort,
+    /// Check that no program uses a mount of a pool, and change nothing; `Stop` may follow. Answer: `Unused`.
+    Check {
+        /// Its name.
+        pool: String,
+        /// Only the pool with this secret is meant.
+        secret: SecretText,
+    },
     /// Stop a pool that runs. Answer: `Stopped`.
     Stop {
         /// Its name.
@@ -132,6 +139,8 @@ pub enum Answer {
     },
     /// pool.json is written.
     Committed,
+    /// No program uses a mount of the pool here.
+    Unused,
     /// Nothing runs here any more.
     Stopped {
         /// How many servers were running.

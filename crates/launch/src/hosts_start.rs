@@ -230,6 +230,7 @@ impl Start<'_> {
             transport: self.transport,
             force: true,
             patience: self.plan.options.patience.max(Duration::from_secs(1)),
+            unmount_here: &|| Ok(()),
         };
         let unsure: Vec<String> = stop
             .run(&self.names(), cancel, crew.listener())?

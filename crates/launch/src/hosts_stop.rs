@@ -21,7 +21,8 @@ pub struct HostStopped {
 }
 
 /// Stops a pool on all its hosts, as its directory names them; what came of each is reported in their order. The directory goes
-/// when all have answered; with `force`, which also takes mounts from programs that use them, in any case.
+/// when all have answered. Without `force` nothing is changed anywhere while programs use a mount on one of them (`Busy` there, and for all
+/// others), and `unmount_here` is called in between, to take away the mounts of this machine; with `force`, which also takes mounts from programs that use them, in any case but an interrupt.
 pub fn stop_on_hosts(
     directory: &PoolDirectory,
     hosts: &PoolFileHosts,
@@ -29,10 +30,12 @@ pub fn stop_on_hosts(
     patience: Duration,
     cancel: Cancel<'_>,
     listener: &mut dyn Listener,
+    unmount_here: &dyn Fn() -> Result<()>,
 ) -> Result<Vec<HostStopped>> {
-    let stop = StopHosts { directory, transport: &Transport::of(hosts), force, patience };
+    let stop = StopHosts { directory, transport: &Transport::of(hosts), force, patience, unmount_here };
     let stopped = stop.run(&hosts.hosts, cancel, listener)?;
-    if force || stopped.iter().all(|one| one.outcome.is_ok()) {
+    // Who interrupts it does not want servers forgotten that nobody has told to stop.
+    if (force && !cancel.came()) || stopped.iter().all(|one| one.outcome.is_ok()) {
         directory.remove()?;
     }
     Ok(stopped)
@@ -48,6 +51,8 @@ pub struct StopHosts<'a> {
     pub force: bool,
     /// How long a host may take to answer.
     pub patience: Duration,
+    /// Takes the mounts of this machine away, when no host refuses.
+    pub unmount_here: &'a dyn Fn() -> Result<()>,
 }
 
 impl StopHosts<'_> {
@@ -71,6 +76,15 @@ impl StopHosts<'_> {
                 }
             }
         }
+        if !self.force {
+            told = self.check_unused(&mut crew, told, &secret, &mut stopped);
+        }
+        if stopped
+            .iter()
+            .all(|one| one.outcome.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Busy))
+        {
+            (self.unmount_here)()?;
+        }
         let order = || Order::Stop {
             pool: self.directory.name().to_owned(),
             secret: secret.clone(),
@@ -87,6 +101,39 @@ impl StopHosts<'_> {
         crew.end();
         stopped.sort_by_key(|one| hosts.iter().position(|host| *host == one.host));
         Ok(stopped)
+    }
+
+    /// Asks hosts whether programs use the pool's mounts there. If some do no host is left to be stopped. Returns those that are.
+    fn check_unused(
+        &self,
+        crew: &mut Crew<'_>,
+        hosts: Vec<usize>,
+        secret: &SecretText,
+        stopped: &mut Vec<HostStopped>,
+    ) -> Vec<usize> {
+        let order = || Order::Check { pool: self.directory.name().to_owned(), secret: secret.clone() };
+        let told = crew.tell(hosts.into_iter().map(|index| (index, order())).collect::<Vec<_>>());
+        let mut unused = Vec::new();
+        for (index, answer) in crew.listen("asking", told, false) {
+            let host = crew.host(index).to_owned();
+            match answer {
+                Ok(Answer::Unused) => unused.push(index),
+                Ok(other) => {
+                    let outcome = Err(unexpected(&host, &other));
+                    stopped.push(HostStopped { host, outcome });
+                }
+                Err(error) => stopped.push(HostStopped { host, outcome: Err(error) }),
+            }
+        }
+        let is_used =
+            |one: &&HostStopped| one.outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+        let Some(used) = stopped.iter().find(is_used).map(|one| one.host.clone()) else { return unused };
+        for index in unused {
+            let host = crew.host(index).to_owned();
+            let text = format!("host {host}: its servers go on, because programs use a mount on {used}");
+            stopped.push(HostStopped { host, outcome: Err(Error::new(ErrorKind::Busy, text)) });
+        }
+        Vec::new()
     }
 }
 

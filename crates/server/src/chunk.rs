@@ -483,7 +483,10 @@ impl Server {
         if missing <= free {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::NoSpace, format!("{missing} bytes are more than the {free} that are free")))
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            format!("the store is full: {missing} more bytes do not fit into the {free} that are free"),
+        ))
     }
 
     /// The same, step by step.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{PoolDirectory, pool_name};
 use ramlace_launch::{DirectoryLock, hosts_of, option_for, stop_here};
+use ramlace_mount::MountPoint;
 use serde_json::json;
 
 use super::down_hosts;
@@ -60,9 +61,6 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     if let Some((file, hosts)) = hosts_of(&directory)? {
         match &hosts.here {
             None => {
-                for note in unmount_all(&name, args.force)? {
-                    output.note(&note);
-                }
                 let patience = Duration::from_secs_f64(args.patience);
                 return down_hosts::run(&directory, &file, &hosts, args.force, patience, output);
             }
@@ -86,15 +84,27 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     output.line(format_args!("Pool '{name}' is down."))
 }
 
-/// Takes the pool's mounts away, or none of them: an error names the programs that use one, unless `force`.
-/// Returns what there is to say.
-pub fn unmount_all(pool: &str, force: bool) -> Result<Vec<String>> {
-    let mounts = mounts_of(pool)?;
-    for mount in mounts.iter().filter(|_| !force) {
+/// Checks that no program uses a mount of the pool here; the error names those that do.
+pub fn check_unused(pool: &str) -> Result<()> {
+    check_each_unused(&mounts_of(pool)?)
+}
+
+fn check_each_unused(mounts: &[MountPoint]) -> Result<()> {
+    for mount in mounts {
         let users = users_of(&mount.dir);
         if !users.is_empty() {
             return Err(in_use(&mount.dir, &users));
         }
+    }
+    Ok(())
+}
+
+/// Takes the pool's mounts away, or none of them: an error names the programs that use one, unless `force`.
+/// Returns what there is to say.
+pub fn unmount_all(pool: &str, force: bool) -> Result<Vec<String>> {
+    let mounts = mounts_of(pool)?;
+    if !force {
+        check_each_unused(&mounts)?;
     }
     let mut notes = Vec::new();
     // A mount may lie within another.

@@ -1,5 +1,6 @@
 //! `down` of a pool that runs on several machines.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use ramlace_base::units::count;
@@ -8,6 +9,7 @@ use ramlace_client::{PoolDirectory, PoolFile, PoolFileHosts};
 use ramlace_launch::{Cancel, HostStopped, listed, option_for, stop_on_hosts};
 use serde_json::{Value, json};
 
+use super::down::unmount_all;
 use crate::failure::{Done, Failure};
 use crate::hosts_progress::HostsProgress;
 use crate::interrupt::Interrupt;
@@ -40,16 +42,27 @@ pub fn run(
     let interrupt = Interrupt::catch()?;
     let cancel = Cancel::new(interrupt.fd());
     let mut progress = HostsProgress::new(output.json);
-    let stopped = stop_on_hosts(directory, hosts, force, patience, cancel, &mut progress)?;
+    let unmounted = RefCell::new(Vec::new());
+    let unmount_here = || {
+        unmounted.borrow_mut().extend(unmount_all(&file.name, force)?);
+        Ok(())
+    };
+    let stopped = stop_on_hosts(directory, hosts, force, patience, cancel, &mut progress, &unmount_here)?;
     // The line goes before anything is said.
     drop(progress);
+    let force = force && !cancel.came();
     let failed = stopped.iter().any(|one| one.outcome.is_err());
-    for note in stopped.iter().flat_map(|one| notes(one, file)) {
+    for note in unmounted.into_inner().into_iter().chain(stopped.iter().flat_map(|one| notes(one, file))) {
         output.note(note);
     }
     report(&stopped, file, failed, force, output)?;
     output.flush()?;
     if failed && !force { Err(Failure::Told) } else { Ok(()) }
+}
+
+/// Whether programs use a mount there, or on another host: then no server was stopped.
+fn is_used(stopped: &HostStopped) -> bool {
+    stopped.outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy)
 }
 
 /// How many servers a host was given.
@@ -60,6 +73,7 @@ fn given(file: &PoolFile, host: &str) -> usize {
 fn notes(stopped: &HostStopped, file: &PoolFile) -> Vec<String> {
     let host = &stopped.host;
     match &stopped.outcome {
+        Err(error) if error.kind() == ErrorKind::Busy => vec![error.message().to_owned()],
         Err(error) => {
             let named = option_for(&file.name);
             vec![
@@ -104,6 +118,13 @@ fn report(stopped: &[HostStopped], file: &PoolFile, failed: bool, force: bool, o
             file.name,
             listed(&silent)
         ));
+    }
+    if stopped.iter().any(is_used) {
+        output.note(format_args!(
+            "pool '{}' is not down, and nothing was changed: end those programs, or take the mounts from them with 'ramlace down --force{named}'",
+            file.name
+        ));
+        return Ok(());
     }
     output.note(format_args!(
         "pool '{}' is not down: {} of {} did not answer; repeat 'ramlace down{named}' when they can be reached, \

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use ramlace_base::{Error, ErrorKind};
 use ramlace_launch::{Agent, AgentEnd, Cancel};
 
-use super::down::unmount_all;
+use super::down::{check_unused, unmount_all};
 use super::up::own_program;
 use crate::failure::{Done, Failure};
 use crate::interrupt::Interrupt;
@@ -26,6 +26,7 @@ pub fn run(output: &mut Output) -> Done {
             })
         },
         unmount: &unmount_all,
+        check_unused: &check_unused,
     };
     match agent.run()? {
         AgentEnd::Done => Ok(()),

@@ -1,12 +1,11 @@
 //! Several changes of one slot in one message, each done once, as if it had been sent alone.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, Timestamp};
-use ramlace_sync::Mutex;
 use ramlace_wire::delegation::{Change, ChangeMany, Changed};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::CancelChange;
@@ -16,11 +15,6 @@ use crate::session::Session;
 use crate::session::calls::Call;
 use crate::session::lines::reply_without_data;
 use crate::session::sequences::{NumberFor, Ticket};
-
-/// Slots that keep the answers of many changes, though they have arrived: a slot learns that by its session's next change
-/// there, and there was none since. With each the last of those changes.
-#[derive(Default)]
-pub(crate) struct Unacknowledged(Mutex<BTreeMap<Slot, Sequence>>);
 
 /// Changes in one message: each of them may have to wait for another server.
 const CHANGES_AT_ONCE_MAX: usize = 128;
@@ -65,7 +59,7 @@ impl Session {
             }
         }
         if let Some(last) = last {
-            self.unacknowledged.0.lock().insert(slot, last);
+            self.unacknowledged.note(slot, last);
         }
         Ok(())
     }
@@ -75,14 +69,13 @@ impl Session {
     pub(crate) fn acknowledge_many(self: &Arc<Session>, deadline: Instant) -> Result<bool> {
         let mut some = false;
         loop {
-            let next = self.unacknowledged.0.lock().pop_first();
-            let Some((slot, sequence)) = next else { return Ok(some) };
+            let Some((slot, sequence)) = self.unacknowledged.take() else { return Ok(some) };
             some = true;
             // That change was answered, so there is nothing to cancel: the number of this request is what says so.
             let ticket = self.sequences.take_beyond(slot);
             let told = self.change_with(&ticket, &[], slot, &CancelChange { sequence }, deadline);
             if let Err(error) = told {
-                self.unacknowledged.0.lock().entry(slot).or_insert(sequence);
+                self.unacknowledged.note(slot, sequence);
                 return Err(error);
             }
         }

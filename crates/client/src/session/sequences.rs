@@ -4,7 +4,7 @@
 //! mutation of this session that still waits *in that slot*. Counting by slot keeps a server that does not
 //! answer from holding up mutations elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, limits};
@@ -102,6 +102,25 @@ pub struct Kept {
     pub slot: Slot,
     /// The number.
     pub sequence: Sequence,
+}
+
+/// Slots that keep the answers of many changes, though they have arrived: a slot learns that by its session's next change
+/// there, and there was none since. With each the last of those changes.
+#[derive(Default)]
+pub struct Unacknowledged(Mutex<BTreeMap<Slot, Sequence>>);
+
+impl Unacknowledged {
+    /// The slot keeps many answers, up to this one.
+    pub fn note(&self, slot: Slot, last: Sequence) {
+        let mut slots = self.0.lock();
+        let known = slots.entry(slot).or_insert(last);
+        *known = last.max(*known);
+    }
+
+    /// Takes one of them, to acknowledge its answers.
+    pub fn take(&self) -> Option<(Slot, Sequence)> {
+        self.0.lock().pop_first()
+    }
 }
 
 impl Sequences {
