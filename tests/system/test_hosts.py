@@ -186,7 +186,7 @@ BROKEN = {
     "version": Broken(
         "echo '" + HELLO.replace("VERSION", "0.0.9") + "'; sleep 1000", ("ramlace 0.0.9", "VERSION", "install the same")
     ),
-    "protocol": Broken("echo '" + HELLO.replace("1}", "99}") + "'; sleep 1000", ("agent 99", "install the same")),
+    "protocol": Broken("echo '" + HELLO.replace("2}", "99}") + "'; sleep 1000", ("agent 99", "install the same")),
     "noise": Broken("yes hello", ("said what no agent of ramlace says", "hello")),
     "line": Broken("tr '\\0' x < /dev/zero", ("said what no agent of ramlace says", "xxx")),
     "hangs": Broken("sleep 1000", ("no answer", "--patience")),

@@ -22,8 +22,10 @@ pub enum Failure {
     Told,
     /// The reader of the output has gone; there is nothing to say, and no reader to say it to.
     PipeClosed,
-    /// The program ends with this code, and everything there is to say has been said.
+    /// The hidden child of a server ended with this code.
     Code(u8),
+    /// A signal has interrupted it, and everything there is to say has been said.
+    Signal(i32),
 }
 
 impl Failure {
@@ -37,6 +39,8 @@ impl Failure {
             Failure::Told => EXIT_FAILED,
             Failure::PipeClosed => EXIT_PIPE,
             Failure::Code(code) => code,
+            // What a shell says of a program that a signal ended.
+            Failure::Signal(signal) => u8::try_from(128 + signal).unwrap_or(1),
         }
     }
 }

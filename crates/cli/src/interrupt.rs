@@ -80,6 +80,15 @@ impl Drop for Interrupt {
     }
 }
 
+/// Ends this program by a signal that it had caught and has dealt with: so whatever started it knows, and a shell's loop ends.
+pub fn end_by(signal: i32) {
+    // SAFETY: the usual treatment of a signal; nothing is to be done behind it.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ramlace_launch::Cancel;

@@ -42,6 +42,7 @@ use clap::{Command, CommandFactory, FromArgMatches};
 use ramlace_base::{Error, ErrorKind};
 
 use crate::args::Cli;
+use crate::failure::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -64,7 +65,13 @@ fn main() -> ExitCode {
     let done = done.and_then(|()| output.flush());
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => ExitCode::from(failure.report(cli.json)),
+        Err(failure) => {
+            // A shell ends a loop only if its program was ended by the signal.
+            if let Failure::Signal(signal) = failure {
+                interrupt::end_by(signal);
+            }
+            ExitCode::from(failure.report(cli.json))
+        }
     }
 }
 

@@ -120,6 +120,9 @@ impl Walker<'_> {
         directories: &mut Vec<(Side, Side, Found)>,
     ) -> Result<()> {
         for entry in entries {
+            if self.queue.is_aborted() {
+                break;
+            }
             let (name, found) = entry?;
             let found = match found {
                 Ok(found) => found,

@@ -201,14 +201,15 @@ fn plan(sources: &[Place], destination: &Place, pools: &mut Pools) -> Result<Vec
         Ok(Root { to: inside.entry(&name), from })
     };
     let roots = sources.iter().map(root).collect::<Result<Vec<Root>>>()?;
-    check_targets(&roots)?;
+    check_targets(&roots, &to)?;
     Ok(roots)
 }
 
-/// Refuses sources that would become one file: they would be copied into it at once.
-fn check_targets(roots: &[Root]) -> Result<()> {
+/// Refuses sources of one name: what would become one file would be copied into it at once. Those whose content goes into the
+/// destination itself may be several.
+fn check_targets(roots: &[Root], destination: &Side) -> Result<()> {
     let mut by_target: HashMap<&[u8], &Root> = HashMap::new();
-    for root in roots {
+    for root in roots.iter().filter(|root| root.to.path() != destination.path()) {
         if let Some(other) = by_target.insert(root.to.path(), root) {
             let text = format!(
                 "{} and {} would both become {}; copy one of them alone, under another name",
@@ -239,12 +240,14 @@ fn report(summary: Summary, signal: Option<i32>, output: &mut Output) -> Done {
         }))?;
         output.flush()?;
     }
-    if let Some(signal) = signal.filter(|_| interrupted) {
-        output.note(format_args!(
-            "interrupted: {files} copied ({}), {errors} failed; the rest was not begun",
-            format_bytes(bytes)
-        ));
-        return Err(Failure::Code(exit_code(signal)));
+    if let Some(signal) = signal {
+        if interrupted {
+            output.note(format_args!(
+                "interrupted: {files} copied ({}), {errors} failed; the rest was not begun",
+                format_bytes(bytes)
+            ));
+        }
+        return Err(Failure::Signal(signal));
     }
     if errors == 0 {
         return Ok(());
@@ -254,11 +257,6 @@ fn report(summary: Summary, signal: Option<i32>, output: &mut Output) -> Done {
         output.note(format_args!("{files} copied ({}), {errors} failed{rest}", format_bytes(bytes)));
     }
     Err(Failure::Told)
-}
-
-/// What a shell sees of a program that a signal ended.
-fn exit_code(signal: i32) -> u8 {
-    u8::try_from(128 + signal).expect("signals are numbered up to 64")
 }
 
 fn no_pool() -> Error {
@@ -277,8 +275,11 @@ mod tests {
     #[test]
     fn sources_that_would_become_one_file_are_refused() {
         let root = |from: &str, to: &str| Root { from: Side::Local(from.into()), to: Side::Local(to.into()) };
-        check_targets(&[root("a/x", "d/x"), root("b/y", "d/y")]).unwrap();
-        let error = check_targets(&[root("a/x", "d/x"), root("b/y", "d/y"), root("b/x", "d/x")]).unwrap_err();
+        let into = Side::Local("d".into());
+        check_targets(&[root("a/x", "d/x"), root("b/y", "d/y")], &into).unwrap();
+        check_targets(&[root("a/.", "d"), root("b/.", "d"), root("c", "d/c")], &into).unwrap();
+        let same = [root("a/x", "d/x"), root("b/y", "d/y"), root("b/x", "d/x")];
+        let error = check_targets(&same, &into).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().starts_with("a/x and b/x would both become d/x"), "{error}");
     }
@@ -296,6 +297,6 @@ mod tests {
         assert_eq!(code(Summary::default(), None), 0);
         assert_eq!(code(Summary { errors: 1, ..Summary::default() }, None), 1);
         // It came when all was done.
-        assert_eq!(code(Summary::default(), Some(libc::SIGINT)), 0);
+        assert_eq!(code(Summary::default(), Some(libc::SIGINT)), 130);
     }
 }

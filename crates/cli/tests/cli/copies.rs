@@ -298,7 +298,7 @@ fn a_copy_that_is_interrupted_says_so() {
     wait(false);
     let reader = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
     let done = crate::common::Done::from(child.wait_with_output().unwrap());
-    assert_eq!(done.code, Some(128 + libc::SIGTERM), "{done:?}");
+    assert_eq!(done.code, None, "a signal ends it: {done:?}");
     assert!(done.stderr.contains("ramlace: interrupted: "), "{done:?}");
     drop(reader);
 }

@@ -120,9 +120,10 @@ impl Copy {
     /// counts as changed. After an error some blocks are fetched, and the others are as they were.
     pub fn fetch(&self) -> Result<()> {
         let mut twin = self.twin()?;
-        let (block, mut buffer) = (block_bytes(self.grain), Vec::new());
-        for start in (0..self.length).step_by(block) {
-            let end = self.length.min(start + block) as u64;
+        // Many blocks at once, so that all servers have something to do.
+        let (step, mut buffer) = (FETCHED_AT_ONCE_BLOCKS * block_bytes(self.grain), Vec::new());
+        for start in (0..self.length).step_by(step) {
+            let end = self.length.min(start + step) as u64;
             let part = ByteRange { start: start as u64, end };
             self.take_in(&mut twin, part, &mut buffer, Copy::replace)?;
         }
@@ -317,6 +318,9 @@ impl Copy {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };
     }
 }
+
+/// Blocks that are fetched by one transfer.
+const FETCHED_AT_ONCE_BLOCKS: usize = 16;
 
 /// Bytes of a block, whose state is known as one: whole grains.
 fn block_bytes(grain: usize) -> usize {
