@@ -297,9 +297,9 @@ def test_stores_that_were_lost_are_an_error_until_they_are_written_again(
     assert os.pwrite(descriptor, b"o" * PAGE, 0) == PAGE
     os.close(descriptor)
     # Nor does who locks, though its pages are dropped for what another machine has written.
-    with (there / "file").open("r+b", buffering=0) as file:
-        assert os.pwrite(file.fileno(), b"o" * PAGE, PAGE) == PAGE
-    with (here / "file").open("r+b", buffering=0) as file:
+    with (here / "file").open("r+b", buffering=0) as file, (there / "file").open("r+b", buffering=0) as other:
+        assert os.pread(file.fileno(), 1, 0) == b"o"
+        assert os.pwrite(other.fileno(), b"o" * PAGE, PAGE) == PAGE
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     inode = os.stat(here / "file").st_ino
     lost = range(MIB // 2, MIB // 2 + 4 * PAGE, PAGE)
