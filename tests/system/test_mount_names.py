@@ -1,14 +1,11 @@
 """Names through a mount: what leads where, what is listed, and what each refusal is called."""
 
-import ctypes
 import errno
 import os
 import stat
-import struct
 import subprocess
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -354,113 +351,6 @@ def test_names_are_bytes_and_the_same_by_every_door(shared_pool: Pool, place: st
             assert file.read() == name
         os.unlink(os.path.join(other, name))
     assert os.listdir(root) == [b"by \xfe library"]
-
-
-def numbers_of_dots(directory: Path) -> dict[str, int]:
-    """Return the inode numbers of `.` and `..` as a listing has them: os.scandir leaves these two out."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    entries = ctypes.create_string_buffer(4096)
-    length = libc.getdents64(descriptor, entries, len(entries))
-    os.close(descriptor)
-    numbers, at = {}, 0
-    while at < length:
-        number, _, size, _ = struct.unpack_from("<QqHB", entries, at)
-        name = entries.raw[at + 19 : at + size].split(b"\0")[0].decode()
-        numbers[name] = number
-        at += size
-    return {name: numbers[name] for name in (".", "..")}
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 5000])
-def test_a_listing_names_each_entry_exactly_once(shared_pool: Pool, place: str, here: Path, count: int) -> None:
-    with shared_pool.connect() as pool:
-        for index in range(count):
-            pool.symlink("x", f"{place}/entry-{index}")
-    names = Counter(entry.name for entry in os.scandir(here))
-    assert names == Counter(f"entry-{index}" for index in range(count))
-    kinds = {entry.is_symlink() for entry in os.scandir(here)}
-    assert kinds == ({True} if count else set())
-    shown = subprocess.run(["ls", "-af", here], capture_output=True, check=True, text=True).stdout.split()
-    assert Counter(shown) == names + Counter([".", ".."])
-    numbers = numbers_of_dots(here)
-    assert numbers == {".": here.stat().st_ino, "..": here.parent.stat().st_ino}
-
-
-def test_a_listing_names_what_stays_exactly_once_while_others_come_and_go(
-    shared_pool: Pool, place: str, here: Path, there: Path
-) -> None:
-    count = 2000
-    with shared_pool.connect() as pool:
-        for index in range(count):
-            pool.symlink("x", f"{place}/stays-{index}")
-    stays = {f"stays-{index}" for index in range(count)}
-    work = """
-turn = 0
-def change():
-    global turn
-    while not done:
-        os.symlink("x", f"{where}/moves-{turn}")
-        if turn >= 50:
-            os.unlink(f"{where}/moves-{turn - 50}")
-        turn += 1
-done = False
-thread = threading.Thread(target=change)
-thread.start()
-"""
-    with Program(f"where = {str(there)!r}\n{work}") as mover:
-        before = mover.ask("turn")
-
-        def lists() -> bool:
-            names = Counter(os.listdir(here))
-            assert {name for name in names if name.startswith("stays-")} == stays
-            assert set(names.values()) == {1}, "an entry was listed twice"
-            return bool(mover.ask("turn") > before)
-
-        for _ in range(10):
-            lists()
-        assert eventually(lists), "nothing came and went"
-        mover.run("done = True; thread.join()")
-
-
-def test_a_listing_goes_on_where_it_stopped(here: Path) -> None:
-    names = [f"{index}-{'x' * (index % 200)}" for index in range(300)]
-    for name in names:
-        os.symlink("x", here / name)
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(here, os.O_RDONLY)
-    try:
-        found: list[str] = []
-        places: list[int] = []
-        buffer = ctypes.create_string_buffer(600)
-
-        def read() -> list[str]:
-            """Read some entries by the system call itself, which the C library would fill a larger buffer with."""
-            count = libc.syscall(217, descriptor, buffer, len(buffer))
-            assert count >= 0, os.strerror(ctypes.get_errno())
-            got, at = [], 0
-            while at < count:
-                length = int.from_bytes(buffer.raw[at + 16 : at + 18], "little")
-                got.append(buffer.raw[at + 19 : at + length].split(b"\0")[0].decode())
-                at += length
-            return got
-
-        while some := read():
-            found += some
-            places.append(os.lseek(descriptor, 0, os.SEEK_CUR))
-        assert Counter(found) == Counter([*names, ".", ".."])
-        assert len(places) > 20
-        # Back to the middle: what follows is what followed.
-        middle = len(places) // 2
-        os.lseek(descriptor, places[middle], os.SEEK_SET)
-        rest: list[str] = []
-        while some := read():
-            rest += some
-        assert rest == found[-len(rest) :]
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        assert read()[:2] == [".", ".."]
-    finally:
-        os.close(descriptor)
 
 
 def test_a_file_that_is_unlinked_while_open_lives_until_its_last_close(

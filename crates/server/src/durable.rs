@@ -584,5 +584,8 @@ pub fn fatal(error: &Error) -> ! {
 }
 
 #[cfg(test)]
+#[path = "durable_cell_tests.rs"]
+mod cell_tests;
+#[cfg(test)]
 #[path = "durable_tests.rs"]
 pub mod tests;

@@ -191,7 +191,7 @@ fn written(session: SessionId, sequence: Sequence) -> LaneChange {
     LaneChange::Written { lane, range: ByteRange { start: 0, end: 64 }, id }
 }
 
-fn opened(session: SessionId) -> Record {
+pub fn opened(session: SessionId) -> Record {
     Record::SessionOpened(SessionRecord { session, who: WHO, host: None, label: String::new() })
 }
 
@@ -736,69 +736,4 @@ fn a_record_that_cannot_be_applied_is_not_kept() {
     assert!(ended.is_err());
     drop(durable);
     assert!(state(&load(&mut store)) == before);
-}
-
-// SEMANTICS 82.2
-#[test]
-fn a_cell_is_stored_once_whenever_the_process_dies() {
-    let now = crate::clock::instant();
-    let lane = LaneId { inode: InodeId::new(Slot(1), 7), lane: 0 };
-    let (slot, session, sequence) = (Slot(1), SessionId([1; 16]), Sequence(5));
-    let cell = |store: &mut Store| {
-        let mut bytes = [0; 8];
-        store.read_staged(lane, 16, &mut bytes).unwrap();
-        u64::from_le_bytes(bytes)
-    };
-    // A page that has its memory and was never written, in a store that does not know it: as a restart finds it.
-    {
-        let mut store = TestStore::new();
-        let mut durable = load(&mut store);
-        store.create_lane(lane).unwrap();
-        store.prepare_write(lane, 0, 64).unwrap();
-        let change = CellStore { lane, offset: 16, before: 0, after: 42 };
-        let id = WriteId { session, sequence, outstanding: 0 };
-        for record in [opened(session), Record::lane(slot, LaneChange::CellChanged { cell: change, id })] {
-            durable.commit(&mut store, &record, now).unwrap();
-        }
-        drop(durable);
-        store.punch(lane, 0, 4096).unwrap();
-        store.prepare_write(lane, 0, 64).unwrap();
-        store.reopen();
-        drop(load(&mut store));
-        assert_eq!(cell(&mut store), 42);
-    }
-    // The cell's value when the process dies, whether the mark was written, and the value after the restart.
-    for (left, marked, found) in [(41, false, 42), (42, false, 42), (7, false, 7), (41, true, 41)] {
-        let mut store = TestStore::new();
-        let mut durable = load(&mut store);
-        store.create_lane(lane).unwrap();
-        store.prepare_write(lane, 0, 64).unwrap();
-        store.write_staged(lane, 16, &41u64.to_le_bytes()).unwrap();
-        let change = CellStore { lane, offset: 16, before: 41, after: 42 };
-        let id = WriteId { session, sequence, outstanding: 0 };
-        let record = Record::lane(slot, LaneChange::CellChanged { cell: change, id });
-        for record in [opened(session), record] {
-            durable.commit(&mut store, &record, now).unwrap();
-        }
-        assert_eq!(cell(&mut store), 42, "it is stored with its record");
-        if marked {
-            durable.commit(&mut store, &Record::lane(slot, LaneChange::CellStored { lane }), now).unwrap();
-        }
-        drop(durable);
-        store.write_staged(lane, 16, &u64::to_le_bytes(left)).unwrap();
-        for _ in 0..2 {
-            let durable = load(&mut store);
-            assert_eq!(cell(&mut store), found, "{left} was left, marked: {marked}");
-            assert_eq!(
-                durable.lanes(slot).unwrap().writes().cell_before(session, sequence),
-                Some(41),
-                "the answer stays"
-            );
-        }
-        let mut durable = load(&mut store);
-        durable.compact(&mut store);
-        drop(durable);
-        assert_eq!(load(&mut store).lanes(slot).unwrap().writes().cell_before(session, sequence), Some(41));
-        assert_eq!(cell(&mut store), found, "a snapshot stores nothing");
-    }
 }

@@ -105,6 +105,8 @@ mod record;
 mod record_tests;
 mod requests;
 mod runs;
+#[cfg(test)]
+mod runs_tests;
 mod sandbox;
 mod server;
 #[cfg(test)]
