@@ -66,7 +66,8 @@ pub(crate) struct Inode {
     /// Bytes of an inline file.
     bytes: Vec<u8>,
     reserved_to: u64,
-    reservations: BTreeSet<u64>,
+    /// Where they begin, by the numbers of their changes.
+    reservations: BTreeMap<(SessionId, Sequence), u64>,
 }
 
 /// Everything the pool knows.
@@ -646,6 +647,6 @@ fn new_inode(inode: InodeId, kind: FileKind) -> Inode {
         target: Vec::new(),
         bytes: Vec::new(),
         reserved_to: 0,
-        reservations: BTreeSet::new(),
+        reservations: BTreeMap::new(),
     }
 }

@@ -65,6 +65,11 @@ impl<'a> Crew<'a> {
         self.listener
     }
 
+    /// Whether a signal has come.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.came()
+    }
+
     /// How many hosts.
     pub fn len(&self) -> usize {
         self.remotes.len()
@@ -263,6 +268,7 @@ fn together(failures: &[Error]) -> Error {
     Error::new(failures[0].kind(), text)
 }
 
-fn interrupted() -> Error {
+/// What is said where a signal has ended a wait for hosts.
+pub fn interrupted() -> Error {
     Error::new(ErrorKind::Busy, "stopped by a signal before it was done")
 }

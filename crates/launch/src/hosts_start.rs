@@ -234,6 +234,7 @@ impl Start<'_> {
         };
         let unsure: Vec<String> = stop
             .run(&self.names(), cancel, crew.listener())?
+            .hosts
             .into_iter()
             .filter_map(|one| one.outcome.is_err().then_some(one.host))
             .collect();

@@ -7,7 +7,7 @@ use ramlace_client::{PoolDirectory, PoolFileHosts};
 
 use crate::agent_protocol::{Answer, Order, SecretText};
 use crate::cancel::Cancel;
-use crate::crew::Crew;
+use crate::crew::{Crew, interrupted};
 use crate::listener::Listener;
 use crate::remote::Transport;
 
@@ -18,6 +18,15 @@ pub struct HostStopped {
     pub host: String,
     /// How many servers were running there and what was odd, or why it is not known.
     pub outcome: Result<(usize, Vec<String>)>,
+}
+
+/// What came of all hosts.
+#[derive(Debug)]
+pub struct PoolStopped {
+    /// Of each.
+    pub hosts: Vec<HostStopped>,
+    /// Programs use a mount on one of them: no server was told to stop, and no mount was taken away.
+    pub refused: bool,
 }
 
 /// Stops a pool on all its hosts, as its directory names them; what came of each is reported in their order. The directory goes
@@ -31,11 +40,11 @@ pub fn stop_on_hosts(
     cancel: Cancel<'_>,
     listener: &mut dyn Listener,
     unmount_here: &dyn Fn() -> Result<()>,
-) -> Result<Vec<HostStopped>> {
+) -> Result<PoolStopped> {
     let stop = StopHosts { directory, transport: &Transport::of(hosts), force, patience, unmount_here };
     let stopped = stop.run(&hosts.hosts, cancel, listener)?;
     // Who interrupts it does not want servers forgotten that nobody has told to stop.
-    if (force && !cancel.came()) || stopped.iter().all(|one| one.outcome.is_ok()) {
+    if (force && !cancel.came()) || stopped.hosts.iter().all(|one| one.outcome.is_ok()) {
         directory.remove()?;
     }
     Ok(stopped)
@@ -62,7 +71,7 @@ impl StopHosts<'_> {
         hosts: &[String],
         cancel: Cancel<'_>,
         listener: &mut dyn Listener,
-    ) -> Result<Vec<HostStopped>> {
+    ) -> Result<PoolStopped> {
         let secret = SecretText(self.directory.read_secret()?.to_hex());
         let (mut crew, failed) = Crew::gather(self.transport, hosts, self.patience, cancel, listener);
         let mut stopped: Vec<HostStopped> =
@@ -76,13 +85,16 @@ impl StopHosts<'_> {
                 }
             }
         }
+        let mut refused = false;
         if !self.force {
-            told = self.check_unused(&mut crew, told, &secret, &mut stopped);
+            (told, refused) = self.check_unused(&mut crew, told, &secret, &mut stopped);
         }
-        if stopped
-            .iter()
-            .all(|one| one.outcome.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Busy))
-        {
+        // Who interrupts it before anything was done wants nothing to be done.
+        if cancel.came() {
+            for index in told.drain(..) {
+                stopped.push(HostStopped { host: crew.host(index).to_owned(), outcome: Err(interrupted()) });
+            }
+        } else if !refused {
             (self.unmount_here)()?;
         }
         let order = || Order::Stop {
@@ -100,20 +112,21 @@ impl StopHosts<'_> {
         }
         crew.end();
         stopped.sort_by_key(|one| hosts.iter().position(|host| *host == one.host));
-        Ok(stopped)
+        Ok(PoolStopped { hosts: stopped, refused })
     }
 
-    /// Asks hosts whether programs use the pool's mounts there. If some do no host is left to be stopped. Returns those that are.
+    /// Asks hosts whether programs use the pool's mounts there. Returns those that are to be stopped, none if some do, and
+    /// whether some do.
     fn check_unused(
         &self,
         crew: &mut Crew<'_>,
         hosts: Vec<usize>,
         secret: &SecretText,
         stopped: &mut Vec<HostStopped>,
-    ) -> Vec<usize> {
+    ) -> (Vec<usize>, bool) {
         let order = || Order::Check { pool: self.directory.name().to_owned(), secret: secret.clone() };
         let told = crew.tell(hosts.into_iter().map(|index| (index, order())).collect::<Vec<_>>());
-        let mut unused = Vec::new();
+        let (mut unused, mut used) = (Vec::new(), None);
         for (index, answer) in crew.listen("asking", told, false) {
             let host = crew.host(index).to_owned();
             match answer {
@@ -122,18 +135,22 @@ impl StopHosts<'_> {
                     let outcome = Err(unexpected(&host, &other));
                     stopped.push(HostStopped { host, outcome });
                 }
-                Err(error) => stopped.push(HostStopped { host, outcome: Err(error) }),
+                Err(error) => {
+                    // An interrupt is of this kind, too, and no answer of a host.
+                    if error.kind() == ErrorKind::Busy && !crew.is_cancelled() {
+                        used = Some(host.clone());
+                    }
+                    stopped.push(HostStopped { host, outcome: Err(error) });
+                }
             }
         }
-        let is_used =
-            |one: &&HostStopped| one.outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
-        let Some(used) = stopped.iter().find(is_used).map(|one| one.host.clone()) else { return unused };
+        let Some(used) = used else { return (unused, false) };
         for index in unused {
             let host = crew.host(index).to_owned();
             let text = format!("host {host}: its servers go on, because programs use a mount on {used}");
             stopped.push(HostStopped { host, outcome: Err(Error::new(ErrorKind::Busy, text)) });
         }
-        Vec::new()
+        (Vec::new(), true)
     }
 }
 

@@ -44,7 +44,7 @@ pub use daemon::serve_words;
 pub use hosts::{Host, read_hosts};
 pub use hosts_plan::{AllHosts, HostsPlan};
 pub use hosts_start::{HostStarted, start_on_hosts};
-pub use hosts_stop::{HostStopped, stop_on_hosts};
+pub use hosts_stop::{HostStopped, PoolStopped, stop_on_hosts};
 pub use known_pools::{KnownPool, PoolState, hosts_of, known_pools};
 pub use listener::Listener;
 pub use local::{LocalPlan, start_here, stop_here, undo_here};

@@ -8,7 +8,7 @@ use ramlace_wire::chunk::Sought;
 use ramlace_wire::inline::FirstPage;
 
 use crate::files::unsupported;
-use crate::handles::{Handles, OpenFile, Writes};
+use crate::handles::{OpenFile, Writes};
 use crate::mounted::PoolFileSystem;
 use crate::pages::{Pages, Request, Suspect};
 use crate::users::credentials;
@@ -367,9 +367,18 @@ impl PoolFileSystem {
     /// bit stays depends on the user's groups, so on a mount for several users the home is sent which user it
     /// is.
     pub(crate) fn drop_set_id(&self, file: &File, caller: Caller) -> Result<()> {
+        if self.handles.has_set_id(file.inode()) {
+            return self.clear_set_id(file, caller);
+        }
         // A home knows of its only user's session who writes, and clears them by itself.
-        let may_have = if self.for_users { Handles::may_have_set_id } else { Handles::has_set_id };
-        if may_have(&self.handles, file.inode()) { self.clear_set_id(file, caller) } else { Ok(()) }
+        if !self.for_users || !self.handles.is_set_id_outdated(file.inode()) {
+            return Ok(());
+        }
+        match self.clear_set_id(file, caller) {
+            // A write into lanes needs no home, and it had none when its home was last heard.
+            Err(error) if matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) => Ok(()),
+            cleared => cleared,
+        }
     }
 
     /// The same, whatever is known of the file.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, OpenAnswer};
 use ramlace_sync::{Mutex, RwLock};
 use ramlace_wire::{Attributes, Mode};
@@ -18,7 +18,7 @@ use crate::write_errors::{Reported, WriteErrors};
 pub(crate) const SET_ID_BITS: u16 = 0o6000;
 
 /// How long a file that is open for writing is believed to have no set-id bits.
-const SET_ID_BELIEVED: Duration = Duration::from_millis(limits::LEASE_MILLIS / 2);
+const SET_ID_BELIEVED: Duration = Duration::from_millis(2_500);
 
 /// The unit in which memory is counted, in bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -282,12 +282,20 @@ impl Handles {
         self.written(inode).is_some_and(|written| written.set_id)
     }
 
-    /// Whether a file that is open for writing here has set-id bits, or may have got some from another client. Its home
-    /// recalls attributes that are leased; those that are not are believed for a while.
-    pub(crate) fn may_have_set_id(&self, inode: InodeId) -> bool {
-        self.written(inode).is_some_and(|written| {
-            written.set_id || written.learned.is_none_or(|learned| learned.elapsed() >= SET_ID_BELIEVED)
-        })
+    /// Whether a file that is open for writing here may have got set-id bits that no recall has told of: attributes that are
+    /// not leased are believed for a while. Says so to one caller; others go on.
+    pub(crate) fn is_set_id_outdated(&self, inode: InodeId) -> bool {
+        let is_old =
+            |written: &Written| written.learned.is_none_or(|learned| learned.elapsed() >= SET_ID_BELIEVED);
+        if !self.written(inode).is_some_and(|written| is_old(&written)) {
+            return false;
+        }
+        let mut table = self.table.write();
+        let Some(written) = table.writers.get_mut(&inode).filter(|written| is_old(written)) else {
+            return false;
+        };
+        written.learned = Some(Instant::now());
+        true
     }
 
     fn written(&self, inode: InodeId) -> Option<Written> {

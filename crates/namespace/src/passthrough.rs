@@ -110,6 +110,8 @@ impl SlotState {
         let lane = LaneId { inode, lane: 0 };
         let slot = ramlace_layout::lane_slot(&layout, lane.lane, self.slots);
         let message = TrimLane { lane, slot, passthroughs_over: self.passthroughs_over(inode) };
+        // An earlier one that is still to be delivered says no more than this.
+        self.outbox.remove_passthroughs_over(lane);
         self.outbox.send(Delivery::TrimLane(message), effects);
     }
 }

@@ -4,7 +4,7 @@ use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Redirect, Result, SessionI
 use ramlace_wire::namespace::{
     AppendReserved, Extend, FinishAppend, NoteMemory, ReserveAppend, SizeInfo, Truncate,
 };
-use ramlace_wire::peer::CutLane;
+use ramlace_wire::peer::{CutLane, Token};
 
 use crate::command::{Delivery, Effect, Reply};
 use crate::state::file::{File, TruncateAnswer};
@@ -141,17 +141,22 @@ impl SlotState {
         if request.length == 0 {
             return Err(Error::new(ErrorKind::Invalid, "an append has at least one byte"));
         }
-        let offset = self.file_mut(id).reserve(caller.token.session, request.length, id)?;
+        let offset = self.file_mut(id).reserve(caller.token, request.length, id)?;
         self.session_mut(caller).appending.insert(id);
-        Ok(Some(Reply::Reserved(AppendReserved { inode: id, offset, generation })))
+        Ok(Some(Reply::Reserved(AppendReserved {
+            inode: id,
+            number: caller.token.sequence,
+            offset,
+            generation,
+        })))
     }
 
     pub(crate) fn finish_append(&mut self, caller: Caller, request: FinishAppend) -> Step {
         let id = request.inode;
         self.inode(id)?.file(id)?.check_in_lanes(id)?;
         let gap = self.has_passthrough(id);
-        let reserved = (request.offset, request.generation);
-        match self.file_mut(id).finish(caller.token.session, reserved, request.failed, gap, id)? {
+        let reservation = Token { session: caller.token.session, sequence: request.number };
+        match self.file_mut(id).finish(reservation, request.failed, gap, id)? {
             Some(grew) => {
                 self.forget_appending(caller.token.session, id);
                 self.size_info(caller, id, grew)
@@ -177,11 +182,12 @@ impl SlotState {
     /// The session does not know that bytes were reserved for it: they become a hole, as if it had gone. Otherwise nothing
     /// behind them would be published as long as it lives.
     pub(crate) fn give_reservation_back(&mut self, caller: Caller, reserved: AppendReserved) {
-        let AppendReserved { inode: id, offset, generation } = reserved;
+        let AppendReserved { inode: id, number, .. } = reserved;
+        let reservation = Token { session: caller.token.session, sequence: number };
         let gap = self.has_passthrough(id);
         let Some(inode) = self.inodes.get_mut(&id) else { return };
         if let Body::File(file) = &mut inode.body
-            && file.finish(caller.token.session, (offset, generation), true, gap, id) == Ok(Some(true))
+            && file.finish(reservation, true, gap, id) == Ok(Some(true))
         {
             inode.touch(caller.now);
         }

@@ -3,6 +3,7 @@
 
 use ramlace_base::{InodeId, SessionId, Slot};
 use ramlace_wire::FileKind;
+use ramlace_wire::namespace::FinishAppend;
 
 use crate::command::{Command, Effect, Op, Origin, Reply};
 use crate::state::inodes::Inodes;
@@ -28,6 +29,11 @@ fn who_knows(command: &Command, effects: &[Effect], inode: InodeId, kind: FileKi
         (Origin::Client { session, .. }, Op::Rename(request)) => {
             (inode == request.parent || inode == request.new_parent).then_some(*session)
         }
+        // These publish what others have appended behind bytes that are given back: nobody knows of it.
+        (
+            Origin::Client { .. },
+            Op::FinishAppend(FinishAppend { failed: true, .. }) | Op::CancelChange(_),
+        ) => None,
         (Origin::Client { session, .. }, _) => Some(*session),
         (Origin::Server, Op::BeginLane { by, .. }) => Some(*by),
         // An operation ends for which another slot was waited: its directories are named by its request, and so is the

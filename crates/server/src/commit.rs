@@ -3,6 +3,7 @@
 //! Invariant: a client learns of a mutation only after its record is in the log.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, SessionId, Slot, limits};
 use ramlace_namespace::{Command, DeliveryAnswer, Effect, Op, Origin, Reply, Room};
@@ -17,6 +18,11 @@ use crate::durable::Effects;
 use crate::record::Record;
 use crate::server::Server;
 use crate::server::watched::Watched;
+
+/// What the answer to a cancelled change takes: acknowledging more than this makes room.
+const CANCELLED_BYTES: u64 = 256;
+/// The pause before slots that were lost are handled again, if there was no room for it.
+const NOTICE_PAUSE: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Logs a record, applies it, and starts its effects.
@@ -136,7 +142,10 @@ impl Server {
             // A repetition is answered from the kept reply.
             Some(state) if state.has_met(token) => Ok(()),
             Some(state) => {
-                durable.kept.check(token.session, state.kept_below(token.session, acknowledged_below))
+                let acknowledged = state.kept_below(token.session, acknowledged_below);
+                // A client that acknowledges much sends this.
+                let makes_room = matches!(command.op, Op::CancelChange(_)) && acknowledged > CANCELLED_BYTES;
+                if makes_room { Ok(()) } else { durable.kept.check(token.session, acknowledged) }
             }
             None => durable.kept.check(token.session, 0),
         }
@@ -166,7 +175,8 @@ impl Server {
     /// To be called when the map has changed: drops what is held for slots that have moved away.
     pub fn notice_lost_slots(self: &Rc<Self>) -> Result<()> {
         let map = self.membership.map()?;
-        if self.noticed.get() == map.epoch {
+        let waits = self.notices_again.get().is_some_and(|at| clock::instant() < at);
+        if self.noticed.get() == map.epoch || waits {
             return Ok(());
         }
         let began = |slot| map.chain(slot).map_or(map.epoch, |chain| chain.complete_since);
@@ -181,10 +191,17 @@ impl Server {
         self.count_delegations();
         for (slot, coordinator, began) in lost {
             let op = Op::CoordinatorLost { coordinator, began };
-            self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op })?;
+            match self.submit(slot, Command { now: clock::now(), origin: Origin::Server, op }) {
+                // Not even what ends something has room: others go on, and it is tried again.
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    self.notices_again.set(Some(clock::instant() + NOTICE_PAUSE));
+                    return Ok(());
+                }
+                submitted => submitted?,
+            };
         }
-        // Not before: what found no room for its record is tried again.
         self.noticed.set(map.epoch);
+        self.notices_again.set(None);
         Ok(())
     }
 

@@ -166,6 +166,8 @@ pub struct Server {
     pub waiting: RefCell<HashMap<Token, oneshot::Sender<Result<Reply>>>>,
     /// The epoch of the last map whose lost slots were handled.
     pub noticed: Cell<Epoch>,
+    /// When slots that were lost are handled again, if a record found no room.
+    pub notices_again: Cell<Option<Instant>>,
     started: Instant,
 }
 
@@ -223,6 +225,7 @@ impl Server {
             snapshot_began: Notify::new(),
             waiting: RefCell::default(),
             noticed: Cell::default(),
+            notices_again: Cell::default(),
             started: now,
             config,
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ramlace_base::units::count;
 use ramlace_base::{Error, ErrorKind};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileHosts};
-use ramlace_launch::{Cancel, HostStopped, listed, option_for, stop_on_hosts};
+use ramlace_launch::{Cancel, HostStopped, PoolStopped, listed, option_for, stop_on_hosts};
 use serde_json::{Value, json};
 
 use super::down::unmount_all;
@@ -47,22 +47,20 @@ pub fn run(
         unmounted.borrow_mut().extend(unmount_all(&file.name, force)?);
         Ok(())
     };
-    let stopped = stop_on_hosts(directory, hosts, force, patience, cancel, &mut progress, &unmount_here)?;
+    let PoolStopped { hosts: stopped, refused } =
+        stop_on_hosts(directory, hosts, force, patience, cancel, &mut progress, &unmount_here)?;
     // The line goes before anything is said.
     drop(progress);
     let force = force && !cancel.came();
     let failed = stopped.iter().any(|one| one.outcome.is_err());
-    for note in unmounted.into_inner().into_iter().chain(stopped.iter().flat_map(|one| notes(one, file))) {
+    for note in
+        unmounted.into_inner().into_iter().chain(stopped.iter().flat_map(|one| notes(one, file, refused)))
+    {
         output.note(note);
     }
-    report(&stopped, file, failed, force, output)?;
+    report(&stopped, file, (failed, refused), force, output)?;
     output.flush()?;
     if failed && !force { Err(Failure::Told) } else { Ok(()) }
-}
-
-/// Whether programs use a mount there, or on another host: then no server was stopped.
-fn is_used(stopped: &HostStopped) -> bool {
-    stopped.outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy)
 }
 
 /// How many servers a host was given.
@@ -70,10 +68,11 @@ fn given(file: &PoolFile, host: &str) -> usize {
     file.servers.iter().filter(|server| server.host.as_deref() == Some(host)).count()
 }
 
-fn notes(stopped: &HostStopped, file: &PoolFile) -> Vec<String> {
+/// `refused`: programs use a mount on some host, and nothing was changed on any.
+fn notes(stopped: &HostStopped, file: &PoolFile, refused: bool) -> Vec<String> {
     let host = &stopped.host;
     match &stopped.outcome {
-        Err(error) if error.kind() == ErrorKind::Busy => vec![error.message().to_owned()],
+        Err(error) if refused => vec![error.message().to_owned()],
         Err(error) => {
             let named = option_for(&file.name);
             vec![
@@ -97,12 +96,18 @@ fn notes(stopped: &HostStopped, file: &PoolFile) -> Vec<String> {
     }
 }
 
-fn report(stopped: &[HostStopped], file: &PoolFile, failed: bool, force: bool, output: &mut Output) -> Done {
+fn report(
+    stopped: &[HostStopped],
+    file: &PoolFile,
+    (failed, refused): (bool, bool),
+    force: bool,
+    output: &mut Output,
+) -> Done {
     let running: usize = stopped.iter().filter_map(|one| one.outcome.as_ref().ok()).map(|(n, _)| n).sum();
     if output.json {
         return output.json(&json!({
             "pool": file.name, "servers": running, "down": !failed, "forgotten": failed && force,
-            "notes": stopped.iter().flat_map(|one| notes(one, file)).collect::<Vec<_>>(),
+            "notes": stopped.iter().flat_map(|one| notes(one, file, refused)).collect::<Vec<_>>(),
             "hosts": stopped.iter().map(host_json).collect::<Vec<_>>(),
         }));
     }
@@ -119,7 +124,7 @@ fn report(stopped: &[HostStopped], file: &PoolFile, failed: bool, force: bool, o
             listed(&silent)
         ));
     }
-    if stopped.iter().any(is_used) {
+    if refused {
         output.note(format_args!(
             "pool '{}' is not down, and nothing was changed: end those programs, or take the mounts from them with 'ramlace down --force{named}'",
             file.name

@@ -95,7 +95,7 @@ impl File {
         }
         let session = &handle.session;
         let mut backoff = Backoff::new(session.deadline());
-        // Reservations that are to be given back may lie where the next one does.
+        // Until then nothing behind those reservations is published.
         session.send_pending(Subject::Appends(self.inode()), session.deadline())?;
         loop {
             let request = ReserveAppend { inode: self.inode(), length: bytes.len() as u64 };
@@ -136,8 +136,8 @@ impl File {
         failed: bool,
     ) -> Result<Option<SizeInfo>> {
         let (session, inode) = (&handle.session, self.inode());
-        let AppendReserved { offset, generation, .. } = *reserved;
-        let request = FinishAppend { inode, offset, generation, failed };
+        let AppendReserved { number, generation, .. } = *reserved;
+        let request = FinishAppend { inode, number, failed };
         let mut backoff = Backoff::new(session.deadline());
         loop {
             match session.change_lane(inode.slot(), &request, session.deadline()) {
@@ -338,8 +338,8 @@ impl Client {
         reserved: AppendReserved,
         deadline: Instant,
     ) -> Result<Acknowledged> {
-        let AppendReserved { inode, offset, generation } = reserved;
-        let request = FinishAppend { inode, offset, generation, failed: true };
+        let AppendReserved { inode, number, .. } = reserved;
+        let request = FinishAppend { inode, number, failed: true };
         match self.change(inode.slot(), &request, deadline) {
             // There is no room for its record now.
             Err(error) if error.kind() == ErrorKind::NoSpace => Err(error),

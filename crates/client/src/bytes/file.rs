@@ -206,8 +206,13 @@ impl File {
 
     /// Asks the home for everything about the inode.
     pub(crate) fn refresh(&self, handle: &Handle) -> Result<InodeInfo> {
+        handle.session.push_times(self.inode)?;
+        self.ask_info(handle)
+    }
+
+    /// The same, without waiting for a number: the home's times may be older than what was written here.
+    pub(crate) fn ask_info(&self, handle: &Handle) -> Result<InodeInfo> {
         let session = &handle.session;
-        session.push_times(self.inode)?;
         let info =
             session.ask(self.inode.slot(), &GetAttributes { inode: self.inode }, session.deadline())?;
         handle.open.learn_info(&info);

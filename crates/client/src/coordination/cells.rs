@@ -1,10 +1,13 @@
 //! Cells: eight bytes of a file at a multiple of eight, a little-endian number that many clients change
 //! atomically.
 
+use std::cell::Cell;
+
 use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 use ramlace_wire::coordination::{CellChange, CellChanged, ChangeCell, ChangeInlineCell, InlineCellChanged};
 use ramlace_wire::inline::InlineOutcome;
 
+use crate::backoff::Backoff;
 use crate::bytes::file::File;
 use crate::bytes::transfer::{Direction, Memory};
 use crate::names::inodes::Handle;
@@ -52,29 +55,63 @@ impl File {
         if let Some(changed) = self.change_inline_cell(handle, offset, change)? {
             return Ok(changed);
         }
+        self.change_cell_in_lane(handle, range, change)
+    }
+
+    /// Changes a cell in its lane. What was done before another client truncated the file, and was not answered, must not be
+    /// done again: so a number whose answer was lost is kept, and is taken as late as possible, for threads that hold a
+    /// number of one slot must not wait for one of another.
+    fn change_cell_in_lane(
+        &self,
+        handle: &Handle,
+        range: ByteRange,
+        change: CellChange,
+    ) -> Result<CellChanged> {
         let piece = ramlace_layout::pieces(self.layout(), range).next().expect("a cell is not empty");
         let session = &handle.session;
         let slot = ramlace_layout::lane_slot(self.layout(), piece.lane, session.map()?.slots());
-        // One number for all attempts: what was done before another client truncated the file, and was not answered, must
-        // not be done again.
-        let ticket = session.ticket(slot, session.deadline())?;
-        self.with_size(handle, |known| {
+        let (mut kept, lost) = (None, Cell::new(false));
+        let mut backoff: Option<Backoff> = None;
+        loop {
             // The known size is a lower bound.
-            let size = if range.end > known.size { self.size_for(handle, range.end)? } else { known };
+            let mut size = handle.open.size();
             if range.end > size.size {
-                let text =
-                    format!("a cell at {offset} is not within its {} bytes; set its size first", size.size);
+                let info = if kept.is_some() { self.ask_info(handle)? } else { self.refresh(handle)? };
+                size = Size { generation: info.attributes.generation, size: info.attributes.size };
+            }
+            if range.end > size.size {
+                let (at, size) = (range.start, size.size);
+                let text = format!("a cell at {at} is not within its {size} bytes; set its size first");
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
             let target = self.transfer(handle, size, Direction::Write, Memory::none()).target(piece.lane)?;
             let request = ChangeCell { target, offset: piece.lane_offset, change };
-            let call = Call { ticket: Some(&ticket), ..Call::about_lane(slot, session.deadline()) };
-            let changed = session.call(&request, &call, |_, received| reply_without_data(received))?;
-            if changed.changed {
-                session.touch(&handle.open);
+            let ticket = kept.take().map_or_else(|| session.ticket(slot, session.deadline()), Ok)?;
+            let call = Call {
+                ticket: Some(&ticket),
+                repeated: Some(&lost),
+                ..Call::about_lane(slot, session.deadline())
+            };
+            match session.call(&request, &call, |_, received| reply_without_data(received)) {
+                Ok(changed) => {
+                    if changed.changed {
+                        session.touch(&handle.open);
+                    }
+                    return Ok(changed);
+                }
+                Err(error) if error.kind() == ErrorKind::Retry => {
+                    kept = lost.get().then_some(ticket);
+                    let begin = || Backoff::new(session.deadline());
+                    backoff.get_or_insert_with(begin).pause_after(error)?;
+                    if kept.is_some() {
+                        self.ask_info(handle)?
+                    } else {
+                        self.refresh(handle)?
+                    };
+                }
+                Err(error) => return Err(error),
             }
-            Ok(changed)
-        })
+        }
     }
 
     /// `None`: the file is in its lanes.

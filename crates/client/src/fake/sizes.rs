@@ -1,6 +1,6 @@
 //! Files' sizes, and inline bytes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use ramlace_base::{Epoch, ErrorKind, InodeId, LaneId, ServerId};
 use ramlace_wire::coordination::{CellChanged, ChangeInlineCell, InlineCellChanged};
@@ -98,17 +98,17 @@ impl State {
                 let inode = self.inode(id, inode)?;
                 let offset = inode.info.attributes.size.max(inode.reserved_to);
                 inode.reserved_to = offset + length;
-                inode.reservations.insert(offset);
+                inode.reservations.insert((header.session, header.sequence), offset);
                 let Attributes { inode, generation, .. } = inode.info.attributes;
-                body(&AppendReserved { inode, offset, generation })
+                body(&AppendReserved { inode, number: header.sequence, offset, generation })
             }
             Kind::FinishAppend => {
-                let FinishAppend { inode, offset, failed, .. } = decode_body::<FinishAppend>(kind, bytes)?;
+                let FinishAppend { inode, number, failed } = decode_body::<FinishAppend>(kind, bytes)?;
                 let inode = self.inode(id, inode)?;
-                if !inode.reservations.remove(&offset) && !failed {
+                if inode.reservations.remove(&(header.session, number)).is_none() && !failed {
                     return error(ErrorKind::Retry, "truncated after its bytes were reserved");
                 }
-                let published = inode.reservations.first().copied().unwrap_or(inode.reserved_to);
+                let published = inode.reservations.values().min().copied().unwrap_or(inode.reserved_to);
                 let attributes = &mut inode.info.attributes;
                 attributes.size = attributes.size.max(published);
                 body(&SizeInfo { size: attributes.size, generation: attributes.generation })
@@ -122,7 +122,7 @@ impl State {
     /// Sets the size of a file that is there.
     fn truncate(&mut self, inode: InodeId, size: u64) -> Attributes {
         let found = self.inodes.get_mut(&inode).expect("it was looked up before");
-        (found.reserved_to, found.reservations) = (0, BTreeSet::new());
+        (found.reserved_to, found.reservations) = (0, BTreeMap::new());
         found.bytes.truncate(size as usize);
         let info = &mut found.info;
         info.attributes.size = size;

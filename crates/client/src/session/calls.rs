@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Name, Result, ServerId, Slot};
 use ramlace_transport::blocking::Received;
-use ramlace_wire::{ClusterMap, Front, Header, Request};
+use ramlace_wire::{ClusterMap, Front, Header, Kind, Request};
 
 use crate::backoff::Backoff;
 use crate::session::Session;
@@ -180,8 +180,10 @@ impl Session {
             {
                 repeated.set(true);
             }
-            // It was refused because of answers that the server keeps: nothing has happened.
-            if unanswered.is_too_many() && self.acknowledge_many(call.deadline)? {
+            // It was refused because of answers that the server keeps: nothing has happened. What acknowledges them is itself
+            // a call.
+            let may_acknowledge = exchange.kind() != Kind::CancelChange;
+            if unanswered.is_too_many() && may_acknowledge && self.acknowledge_many(call.deadline)? {
                 continue;
             }
             let judged = self.judge(&server, map.epoch, unanswered, call.on_retry, call.deadline);

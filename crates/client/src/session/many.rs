@@ -18,6 +18,8 @@ use crate::session::sequences::{NumberFor, Ticket};
 
 /// Changes in one message: each of them may have to wait for another server.
 const CHANGES_AT_ONCE_MAX: usize = 128;
+/// Slots whose answers are acknowledged before a refused call is sent again: it has other things to do in its time.
+const SLOTS_ACKNOWLEDGED_AT_ONCE: usize = 32;
 
 impl Session {
     /// Makes changes in their order, and calls `done` with what became of each; `by` gives each message its deadline. Only for the pool's owner, and for
@@ -64,13 +66,11 @@ impl Session {
         Ok(())
     }
 
-    /// A server keeps too many answers of this session: acknowledges those of all slots that keep many. Returns whether
+    /// A server keeps too many answers of this session: acknowledges those of some slots that keep many. Returns whether
     /// there were any.
     pub(crate) fn acknowledge_many(self: &Arc<Session>, deadline: Instant) -> Result<bool> {
-        let mut some = false;
-        loop {
-            let Some((slot, sequence)) = self.unacknowledged.take() else { return Ok(some) };
-            some = true;
+        for turn in 0..SLOTS_ACKNOWLEDGED_AT_ONCE {
+            let Some((slot, sequence)) = self.unacknowledged.take() else { return Ok(turn > 0) };
             // That change was answered, so there is nothing to cancel: the number of this request is what says so.
             let ticket = self.sequences.take_beyond(slot);
             let told = self.change_with(&ticket, &[], slot, &CancelChange { sequence }, deadline);
@@ -79,6 +79,7 @@ impl Session {
                 return Err(error);
             }
         }
+        Ok(true)
     }
 
     /// At least one number, and no more than the slot has room for: to wait for more with some in hand would let

@@ -76,7 +76,8 @@ pub(crate) struct Leaving {
 struct Reservation {
     offset: u64,
     length: u64,
-    session: SessionId,
+    /// The change that has reserved them.
+    by: Token,
 }
 
 /// The size that a generation began with.
@@ -162,8 +163,8 @@ impl File {
         self.size > before
     }
 
-    /// Reserves the next `length` bytes for the session; returns their offset.
-    pub(crate) fn reserve(&mut self, session: SessionId, length: u64, inode: InodeId) -> Result<u64> {
+    /// Reserves the next `length` bytes for a session's change; returns their offset.
+    pub(crate) fn reserve(&mut self, by: Token, length: u64, inode: InodeId) -> Result<u64> {
         let tail = self.work.as_ref().and_then(|work| work.reservations.last()).map(Reservation::end);
         let offset = self.extent().max(tail.unwrap_or(0));
         if length > limits::FILE_BYTES_MAX - offset.min(limits::FILE_BYTES_MAX) {
@@ -182,7 +183,7 @@ impl File {
                 format!("{waiting} appends to file {inode} are not finished yet"),
             ));
         }
-        self.work().reservations.push(Reservation { offset, length, session });
+        self.work().reservations.push(Reservation { offset, length, by });
         Ok(offset)
     }
 
@@ -190,8 +191,7 @@ impl File {
     /// more (`None`). Returns whether the published size grew. With `gap`, bytes that were not written do not belong to the file, unless others follow them.
     pub(crate) fn finish(
         &mut self,
-        session: SessionId,
-        (offset, generation): (u64, Generation),
+        by: Token,
         failed: bool,
         gap: bool,
         inode: InodeId,
@@ -200,21 +200,20 @@ impl File {
             Error::new(
                 ErrorKind::Retry,
                 format!(
-                    "file {inode} was truncated after its bytes from {offset} were reserved; reserve and write them again"
+                    "file {inode} was truncated after its bytes were reserved; reserve and write them again"
                 ),
             )
         };
-        let is_it =
-            |reservation: &Reservation| reservation.offset == offset && reservation.session == session;
-        let found = self.work.as_mut().filter(|_| self.generation == generation).and_then(|work| {
-            let at = work.reservations.iter().position(is_it)?;
+        let found = self.work.as_mut().and_then(|work| {
+            let at = work.reservations.iter().position(|reservation| reservation.by == by)?;
             Some(work.reservations.remove(at))
         });
-        let end = match found {
-            Some(reservation) => reservation.end(),
+        let reserved = match found {
+            Some(reservation) => reservation,
             None if failed => return Ok(None),
             None => return Err(missing()),
         };
+        let (offset, end) = (reserved.offset, reserved.end());
         if !failed {
             self.fill(offset, end);
         }
@@ -232,7 +231,7 @@ impl File {
         let Some(work) = &mut self.work else { return false };
         let mut end = 0;
         work.reservations.retain(|reservation| {
-            let stays = reservation.session != session;
+            let stays = reservation.by.session != session;
             if !stays {
                 end = end.max(reservation.end());
             }
@@ -340,7 +339,7 @@ impl File {
 
     /// Sessions with unfinished appends.
     pub(crate) fn reserved_by(&self) -> impl Iterator<Item = SessionId> + '_ {
-        self.work.iter().flat_map(|work| work.reservations.iter().map(|reservation| reservation.session))
+        self.work.iter().flat_map(|work| work.reservations.iter().map(|reservation| reservation.by.session))
     }
 
     /// The `CutLane`s and the `FillLane` in flight.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ramlace_base::units::count;
-use ramlace_base::{Error, ErrorKind, Result, limits};
+use ramlace_base::{Error, ErrorKind, LaneId, Result, limits};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Delivery, DeliveryId, Effect};
@@ -31,6 +31,13 @@ impl Outbox {
 
     pub(crate) fn remove(&mut self, delivery: DeliveryId) {
         self.open.remove(&delivery);
+    }
+
+    /// Removes what tells a lane that passthroughs of it are over.
+    pub(crate) fn remove_passthroughs_over(&mut self, lane: LaneId) {
+        self.open.retain(|_, message| {
+            !matches!(message, Delivery::TrimLane(trim) if trim.lane == lane && trim.passthroughs_over > 0)
+        });
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (DeliveryId, &Delivery)> {

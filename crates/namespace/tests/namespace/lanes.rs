@@ -238,8 +238,8 @@ impl World {
         assert_eq!(reserved.offset, end);
         self.generation = reserved.generation;
         assert!(self.write_lanes(reserved.offset, bytes));
-        let wire::AppendReserved { inode, offset, generation } = reserved;
-        let finish = wire::FinishAppend { inode, offset, generation, failed: false };
+        let wire::AppendReserved { inode, number, .. } = reserved;
+        let finish = wire::FinishAppend { inode, number, failed: false };
         assert!(self.client(Op::FinishAppend(finish)).0.unwrap().is_ok());
         self.model.append(self.node, bytes).unwrap();
     }

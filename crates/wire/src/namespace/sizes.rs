@@ -1,6 +1,6 @@
 //! The size of a file and the memory behind it: truncating, extending and appending.
 
-use ramlace_base::{Generation, InodeId, Slot};
+use ramlace_base::{Generation, InodeId, Sequence, Slot};
 use serde::{Deserialize, Serialize};
 
 use crate::possible::{is_generation, is_size};
@@ -111,6 +111,8 @@ pub struct ReserveAppend {
 pub struct AppendReserved {
     /// The file: a slot that is asked to cancel this change knows by it what to give back.
     pub inode: InodeId,
+    /// The reservation's name: the number of the change in its session.
+    pub number: Sequence,
     /// Offset of the reserved bytes.
     pub offset: u64,
     /// The generation to write with.
@@ -137,10 +139,8 @@ impl Request for ReserveAppend {
 pub struct FinishAppend {
     /// The file.
     pub inode: InodeId,
-    /// Offset of the reservation.
-    pub offset: u64,
-    /// The generation in which they were reserved: after a truncation the same offset may be another reservation.
-    pub generation: Generation,
+    /// The reservation's name: the same offset may be reserved again.
+    pub number: Sequence,
     /// Not all of its bytes were written.
     pub failed: bool,
 }

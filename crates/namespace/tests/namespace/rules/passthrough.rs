@@ -139,6 +139,14 @@ fn the_lane_hears_when_the_last_kernel_has_let_go() {
     // A late message says nothing about later passthroughs.
     story.ask(open(file, false)).unwrap();
     assert!(number(&mut story, file, false) > last);
+    // Of several that wait for a silent server the last one says all.
+    for _ in 0..5 {
+        story.ask(close(file)).unwrap();
+        story.ask(open(file, false)).unwrap();
+        number(&mut story, file, false);
+    }
+    let waiting = story.state.open_deliveries();
+    assert_eq!(waiting.filter(|(_, message)| matches!(message, Delivery::TrimLane(_))).count(), 1);
 }
 
 // SEMANTICS 92.1
@@ -202,11 +210,20 @@ fn an_append_that_was_not_written_makes_no_mapped_file_longer() {
     // There are bytes behind it, so it has memory.
     story.finish(file, second).unwrap();
     assert_eq!(story.size(file), 120);
+    // What is given back is reserved again in the same place: the first one's end, told late or twice, is nothing to it.
+    let given_back = story.reserve(file, 10);
+    let number = story.reserved[&(file, given_back)];
+    let fail = || Op::FinishAppend(wire::FinishAppend { inode: file, number, failed: true });
+    story.ask(fail()).unwrap();
+    assert_eq!(story.reserve(file, 10), given_back);
+    story.ask(fail()).unwrap();
+    story.finish(file, given_back).unwrap();
+    assert_eq!(story.size(file), 130);
     story.session = session(2);
     story.ask(open(file, true)).unwrap();
     story.reserve(file, 50);
     story.server(Op::EndSession { session: session(2) });
-    assert_eq!(story.size(file), 120);
+    assert_eq!(story.size(file), 130);
 }
 
 // SEMANTICS 92.1

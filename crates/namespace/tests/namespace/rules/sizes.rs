@@ -1,7 +1,7 @@
 //! Sizes, appends and truncations.
 
 use ramlace_base::{ErrorKind, Generation, InodeId, LaneId, Sequence, Slot, limits};
-use ramlace_namespace::{Delivery, DeliveryAnswer, Op, Reply};
+use ramlace_namespace::{Delivery, DeliveryAnswer, Effect, Op, Reply};
 use ramlace_wire::namespace as wire;
 
 use crate::rules::story::*;
@@ -44,31 +44,32 @@ fn a_dead_writer_leaves_a_hole() {
 fn a_reservation_of_which_its_session_does_not_know_is_given_back_when_it_is_cancelled() {
     let mut story = Story::new();
     let file = story.create(InodeId::ROOT, "f");
-    let first = story.generation(file);
     let reserve = || Op::ReserveAppend(wire::ReserveAppend { inode: file, length: 100 });
-    let finish = |offset, generation| {
-        Op::FinishAppend(wire::FinishAppend { inode: file, offset, generation, failed: false })
+    let finish = |number| {
+        Op::FinishAppend(wire::FinishAppend { inode: file, number: Sequence(number), failed: false })
     };
     let cancel = || Op::CancelChange(wire::CancelChange { sequence: Sequence(10) });
     // The answer to change 10 is never acknowledged.
     let ask = |story: &mut Story, sequence, op| reply(&story.numbered(sequence, 10, op)).unwrap();
     let offset = |reply| match reply {
-        Ok(Reply::Reserved(reserved)) => reserved.offset,
+        Ok(Reply::Reserved(reserved)) => (reserved.number.0, reserved.offset),
         other => panic!("{other:?}"),
     };
-    assert_eq!(offset(ask(&mut story, 10, reserve())), 0);
-    assert_eq!(offset(ask(&mut story, 11, reserve())), 100);
-    let waits = ask(&mut story, 12, finish(100, first));
+    assert_eq!(offset(ask(&mut story, 10, reserve())), (10, 0));
+    assert_eq!(offset(ask(&mut story, 11, reserve())), (11, 100));
+    let waits = ask(&mut story, 12, finish(11));
     assert_eq!(size_of_reply(waits), 0, "it waits for what lies before it");
-    ask(&mut story, 13, cancel()).unwrap();
+    let effects = story.numbered(13, 10, cancel());
     assert_eq!(story.size(file), 200);
+    let told =
+        |effect: &Effect| matches!(effect, Effect::Changed { inode, knows: None, .. } if *inode == file);
+    assert!(effects.iter().any(told), "the session that cancels does not know the size either: {effects:?}");
     // A truncation takes reservations with it: what is reserved in the same place later is another one.
     story.numbered(14, 10, truncate(file, 0));
-    let second = story.generation(file);
-    assert_eq!(offset(ask(&mut story, 15, reserve())), 0);
+    assert_eq!(offset(ask(&mut story, 15, reserve())), (15, 0));
     ask(&mut story, 16, cancel()).unwrap();
-    assert_eq!(ask(&mut story, 17, finish(0, first)).unwrap_err().kind(), ErrorKind::Retry);
-    assert_eq!(size_of_reply(ask(&mut story, 18, finish(0, second))), 100);
+    assert_eq!(ask(&mut story, 17, finish(10)).unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(size_of_reply(ask(&mut story, 18, finish(15))), 100);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A slot, a client, and short notations for their messages.
 
+use std::collections::BTreeMap;
+
 use ramlace_base::{
     Epoch, ErrorKind, Generation, InodeId, LaneId, Name, Result, Sequence, SessionId, Slot, Timestamp,
 };
@@ -25,6 +27,8 @@ pub struct Story {
     pub session: SessionId,
     pub who: Credentials,
     pub sent: Vec<(DeliveryId, Delivery)>,
+    /// The last reservation at each place of a file.
+    pub reserved: BTreeMap<(InodeId, u64), Sequence>,
 }
 
 impl Story {
@@ -35,7 +39,15 @@ impl Story {
     pub fn with_hash_bits(bits: u32) -> Story {
         let mut state = SlotState::new(Slot(0), SLOTS, Epoch(1), 7).with_hash_bits(bits);
         state.install_root(ALICE.owner(), Timestamp { nanos: 1 });
-        Story { state, now: 100, sequence: 0, session: session(1), who: ALICE, sent: Vec::new() }
+        Story {
+            state,
+            now: 100,
+            sequence: 0,
+            session: session(1),
+            who: ALICE,
+            sent: Vec::new(),
+            reserved: BTreeMap::new(),
+        }
     }
 
     pub fn command(&mut self, origin: Origin, op: Op) -> Vec<Effect> {
@@ -161,7 +173,10 @@ impl Story {
 
     pub fn reserve(&mut self, inode: InodeId, length: u64) -> u64 {
         match self.ask(Op::ReserveAppend(wire::ReserveAppend { inode, length })).unwrap() {
-            Reply::Reserved(reserved) => reserved.offset,
+            Reply::Reserved(reserved) => {
+                self.reserved.insert((inode, reserved.offset), reserved.number);
+                reserved.offset
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -180,8 +195,8 @@ impl Story {
     }
 
     fn end_append(&mut self, inode: InodeId, offset: u64, failed: bool) -> Result<Reply> {
-        let generation = self.generation(inode);
-        self.ask(Op::FinishAppend(wire::FinishAppend { inode, offset, generation, failed }))
+        let number = self.reserved.get(&(inode, offset)).copied().unwrap_or_default();
+        self.ask(Op::FinishAppend(wire::FinishAppend { inode, number, failed }))
     }
 
     pub fn extend(&mut self, inode: InodeId, generation: u64, size: u64) -> Result<Reply> {

@@ -563,8 +563,8 @@ fields! {
     NoteMemory { inode, generation, start, end, taken }
     SizeInfo { size, generation }
     ReserveAppend { inode, length }
-    AppendReserved { inode, offset, generation }
-    FinishAppend { inode, offset, generation, failed }
+    AppendReserved { inode, number, offset, generation }
+    FinishAppend { inode, number, failed }
     SetLayout { inode, hints }
     Rename { parent, name, new_parent, new_slot, new_name, mode }
     Link { parent, name, inode }
