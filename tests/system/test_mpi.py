@@ -215,6 +215,39 @@ def test_a_file_below_a_mount_is_ours_and_the_mount_has_it(
         assert not pool.exists(f"{place}/other")
 
 
+# SEMANTICS 98.22
+def test_a_link_below_a_mount_is_deleted_itself_and_leads_where_the_machine_has_it_lead(
+    mpi: Mpi, shared_pool: Pool, here: Path, tmp_path: Path
+) -> None:
+    links, count = mpi.program("links"), mpi.program("mpiio_test")
+    target, link, local = here / "target", here / "link", tmp_path / "local"
+    target.write_bytes(b"stays")
+    local.write_bytes(b"stays")
+    for leads_to in (Path("target"), target, local, here / "nothing"):
+        link.symlink_to(leads_to)
+        mpi.run(shared_pool, 1, links, "delete", link, opened=False)
+        assert not link.is_symlink()
+    assert target.read_bytes() == local.read_bytes() == b"stays"
+    # A file that goes when it is closed, by a link in the pool and by one beside it, named whole or from where it is.
+    for name, directory in ((link, None), (Path("link"), tmp_path), (tmp_path / "link", None), (Path("link"), here)):
+        path = (directory or tmp_path) / name
+        path.symlink_to(target)
+        mpi.run(shared_pool, 2, links, "on_close", name, cwd=directory)
+        assert not path.is_symlink()
+        assert target.read_bytes() == b"on close"
+        target.write_bytes(b"stays")
+    # What is yet to be made by a link is made where it leads, in the pool and beside it.
+    made = here / "made"
+    link.symlink_to(made)
+    mpi.run(shared_pool, 1, links, "exclusive", link, opened=False)
+    mpi.run(shared_pool, 1, count, "count", link)
+    assert made.read_bytes() == bytes(range(256))
+    link.unlink()
+    link.symlink_to(tmp_path / "made")
+    mpi.run(shared_pool, 1, count, "count", link, opened=False)
+    assert (tmp_path / "made").read_bytes() == bytes(range(256))
+
+
 # SEMANTICS 97.1
 def test_who_cannot_reach_a_mounts_pool_goes_by_the_mount_and_hears_why(mpi: Mpi, here: Path, tmp_path: Path) -> None:
     """Such as a program with the library of another release: that it is slower is not to be a riddle."""

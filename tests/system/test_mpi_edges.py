@@ -1,4 +1,4 @@
-"""MPI-IO at its edges: ranks far apart, places beyond all files, mistakes of one rank that leave the others alone."""
+"""MPI-IO at its edges: ranks far apart, places beyond all files, very many pieces, mistakes of one rank alone."""
 
 import re
 import shutil
@@ -151,3 +151,37 @@ def test_accesses_of_no_bytes_change_nothing_and_are_no_error(
     mpi: Mpi, shared_pool: Pool, place: str, ranks: int
 ) -> None:
     mpi.run(shared_pool, ranks, mpi.program("nothing"), f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.23
+@pytest.mark.parametrize("case", ["many", "atomic"])
+def test_an_access_of_more_pieces_than_a_list_may_have_needs_none(
+    narrow: Mpi, shared_pool: Pool, place: str, case: str
+) -> None:
+    narrow.run(shared_pool, 2, narrow.program("pieces"), case, f"ramlace:{place}/file")
+
+
+# SEMANTICS 98.24
+def test_an_atomic_access_that_finds_no_place_for_its_locks_takes_one_lock(
+    mpi: Mpi, shared_pool: Pool, place: str
+) -> None:
+    mpi.run(shared_pool, 2, mpi.program("pieces"), "no_locks", f"ramlace:{place}/file")
+    with shared_pool.connect() as pool, pool.open(f"{place}/full", "wb", buffering=0) as file:
+        # Six of those that a file may have are left for two ranks.
+        held = [file.lock(10_000 + 2 * number, 1) for number in range(4090)]
+        mpi.run(shared_pool, 2, mpi.program("pieces"), "few_locks", f"ramlace:{place}/full")
+        assert len(held) == 4090
+
+
+# SEMANTICS 98.25
+def test_views_of_files_that_are_only_read_may_have_bytes_more_than_once(
+    mpi: Mpi, shared_pool: Pool, place: str
+) -> None:
+    mpi.run(shared_pool, 2, mpi.program("pieces"), "overlaps", f"ramlace:{place}/file")
+    assert exchanges(mpi) == {0}
+
+
+# SEMANTICS 98.1
+def test_pairs_of_a_value_and_an_index_are_moved_as_they_lie(mpi: Mpi, shared_pool: Pool, place: str) -> None:
+    if "no pairs" in mpi.run(shared_pool, 2, mpi.program("pieces"), "pairs", f"ramlace:{place}/file").stdout:
+        pytest.skip(f"{mpi.name} has no MPI_Type_get_value_index(), which is of MPI 4.1")

@@ -2,7 +2,6 @@
 #include "mpiio.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 int bytes_write(struct file *file, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved)
 {
@@ -21,20 +20,6 @@ int bytes_read(struct file *file, char *bytes, int64_t length, const struct runs
         return error_class();
     *moved += done;
     return MPI_SUCCESS;
-}
-
-void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather)
-{
-    for (size_t i = 0; i < runs->count && length > 0; i++) {
-        ramlace_run run = runs->items[i];
-        for (int64_t number = 0; number < run.count && length > 0; number++) {
-            char *place = base + run.offset + number * run.stride;
-            int64_t count = run.length < length ? run.length : length;
-            memcpy(gather ? bytes : place, gather ? place : bytes, count);
-            bytes += count;
-            length -= count;
-        }
-    }
 }
 
 /* Moves bytes of a view whose tiles repeat: described, not listed. */
@@ -63,6 +48,8 @@ static int move_plain(struct file *file, const struct access *access, int64_t fr
                       int64_t *moved)
 {
     struct runs runs = {0};
+    if (tiling_overlaps(&file->view.tiling, from, length))
+        return overlap_read(file, from, bytes, length, moved);
     if (tiling_repeats(&file->view.tiling, from, length))
         return move_tiles(file, access->write, from, bytes, length, moved);
     int error = tiling_runs(&file->view.tiling, from, length, &runs);
@@ -81,16 +68,12 @@ static int move_staged(struct file *file, const struct access *access, int64_t f
     char *stage = malloc(room ? room : 1);
     int error = stage ? MPI_SUCCESS : MPI_ERR_NO_MEM;
     for (int64_t done = 0; done < length && error == MPI_SUCCESS; done += room) {
-        struct runs runs = {0};
         int64_t part = length - done < room ? length - done : room, part_moved = 0;
-        error = tiling_runs(memory, done, part, &runs);
-        if (error == MPI_SUCCESS && access->write)
-            gather_or_scatter(base, &runs, stage, part, true);
-        if (error == MPI_SUCCESS)
-            error = move_plain(file, access, from + done, stage, part, &part_moved);
+        if (access->write)
+            tiling_copy(memory, done, part, base, stage, true);
+        error = move_plain(file, access, from + done, stage, part, &part_moved);
         if (!access->write)
-            gather_or_scatter(base, &runs, stage, part_moved, false);
-        runs_free(&runs);
+            tiling_copy(memory, done, part_moved, base, stage, false);
         *moved += part_moved;
         if (part_moved < part)
             break;
@@ -100,11 +83,10 @@ static int move_staged(struct file *file, const struct access *access, int64_t f
 }
 
 /* The same for a view in external32: through a buffer with whole elements as a file has them. */
-static int move_converted(struct file *file, const struct access *access, int64_t from, char *base,
-                          const struct runs *all, int64_t length, struct moved *moved)
+static int move_converted(struct file *file, const struct access *access, int64_t from, char *base, struct walk walk,
+                          int64_t length, struct moved *moved)
 {
     int64_t room = length < STAGE_BYTES_MAX ? length : STAGE_BYTES_MAX;
-    struct walk walk = {.runs = all};
     char *stage = malloc(room ? room : 1);
     int error = stage ? MPI_SUCCESS : MPI_ERR_NO_MEM;
     while (moved->in_file < length && error == MPI_SUCCESS) {
@@ -124,59 +106,51 @@ static int move_converted(struct file *file, const struct access *access, int64_
     return error;
 }
 
-/* Locks what an atomic access touches, in the order of the file: nobody holds a later place while it waits for an earlier
- * one, so no two wait for each other. */
-static int lock_runs(struct file *file, bool write, const struct runs *runs)
+/* Elements one behind the other, or of one run each, are one item however many there are; the runs of others are not listed for
+ * each. */
+static int move_elements(struct file *file, const struct transfer *transfer, int64_t from, struct moved *moved)
 {
-    int kind = write ? RAMLACE_LOCK_EXCLUSIVE : RAMLACE_LOCK_SHARED;
-    int64_t places = 0;
-    for (size_t i = 0; i < runs->count; i++)
-        places += runs->items[i].count;
-    if (places > LOCKS_MAX) {
-        int64_t from = runs->items[0].offset, end = run_end(runs->items[runs->count - 1]);
-        return ramlace_lock(file->file, from, end - from, kind, -1) ? error_class() : MPI_SUCCESS;
+    const struct tiling *memory = &transfer->memory;
+    struct walk walk = {.runs = &memory->tile, .extent = memory->extent, .times = transfer->access.count};
+    struct runs one = {0};
+    int error = MPI_SUCCESS;
+    if (tiling_is_run(memory)) {
+        error = tiling_runs(memory, 0, transfer->in_memory, &one);
+        walk = (struct walk){.runs = &one, .times = 1};
     }
-    for (size_t i = 0; i < runs->count; i++) {
-        ramlace_run run = runs->items[i];
-        for (int64_t number = 0; number < run.count; number++)
-            if (ramlace_lock(file->file, run.offset + number * run.stride, run.length, kind, -1) != 0)
-                return error_class();
-    }
-    return MPI_SUCCESS;
+    if (error == MPI_SUCCESS)
+        error = move_converted(file, &transfer->access, from, transfer->access.buffer, walk, transfer->in_file, moved);
+    runs_free(&one);
+    return error;
 }
 
 static int move_memory(struct file *file, const struct transfer *transfer, int64_t from, struct moved *moved)
 {
+    const struct tiling *memory = &transfer->memory;
     char *base = transfer->access.buffer;
-    struct runs all = {0};
-    int error = tiling_runs(&transfer->memory, 0, transfer->in_memory, &all);
-    if (error == MPI_SUCCESS && file->view.external32) {
-        error = move_converted(file, &transfer->access, from, base, &all, transfer->in_file, moved);
-    } else if (error == MPI_SUCCESS) {
-        bool plain = all.count <= 1 && (all.count == 0 || all.items[0].count == 1);
-        int64_t at = all.count ? all.items[0].offset : 0;
-        error = plain ? move_plain(file, &transfer->access, from, base + at, transfer->in_file, &moved->in_file)
-                      : move_staged(file, &transfer->access, from, base, &transfer->memory, transfer->in_file,
-                                    &moved->in_file);
-        moved->in_memory = moved->in_file;
-    }
-    runs_free(&all);
+    int error = tiling_check(memory, 0, transfer->in_memory);
+    if (error != MPI_SUCCESS)
+        return error;
+    if (file->view.external32)
+        return move_elements(file, transfer, from, moved);
+    bool plain = tiling_is_contiguous(memory) || (tiling_is_run(memory) && transfer->in_memory <= memory->tile_bytes);
+    error = plain ? move_plain(file, &transfer->access, from, base + memory->tile.items[0].offset, transfer->in_file,
+                               &moved->in_file)
+                  : move_staged(file, &transfer->access, from, base, memory, transfer->in_file, &moved->in_file);
+    moved->in_memory = moved->in_file;
     return error;
 }
 
 static int move_atomically(struct file *file, const struct transfer *transfer, int64_t from, struct moved *moved)
 {
-    struct runs runs = {0};
     pthread_mutex_lock(&file->lock);
-    int error = tiling_runs(&file->view.tiling, from, transfer->in_file, &runs);
-    if (error == MPI_SUCCESS && runs.count > 0)
-        error = lock_runs(file, transfer->access.write, &runs);
-    if (error == MPI_SUCCESS)
+    int error = access_lock(file, transfer->access.write, from, transfer->in_file);
+    if (error == MPI_SUCCESS) {
         error = move_memory(file, transfer, from, moved);
-    if (runs.count > 0 && ramlace_unlock(file->file, 0, 0) != 0 && error == MPI_SUCCESS)
-        error = error_class();
+        if (ramlace_unlock(file->file, 0, 0) != 0 && error == MPI_SUCCESS)
+            error = error_class();
+    }
     pthread_mutex_unlock(&file->lock);
-    runs_free(&runs);
     return error;
 }
 

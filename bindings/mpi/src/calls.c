@@ -251,6 +251,9 @@ static int extent_in_file(const struct file *file, MPI_Datatype type, MPI_Count 
 {
     int64_t first, last;
     MPI_Count lower;
+    /* The MPI library would tell MPI_COMM_WORLD's handler. */
+    if (type == MPI_DATATYPE_NULL)
+        return MPI_ERR_TYPE;
     if (!file->view.external32)
         return PMPI_Type_get_extent_x(type, &lower, extent);
     int error = external32_bounds(type, &first, &last);

@@ -47,6 +47,12 @@ int error_class(void)
     return told;
 }
 
+int error_of_machine(void)
+{
+    told = MPI_SUCCESS;
+    return class_of_errno();
+}
+
 struct failure error_keep(int class)
 {
     struct failure failure = {class, ""};

@@ -115,11 +115,10 @@ static int64_t what_is_left(const struct exchange *x)
 /* Between this rank's memory and its data of the round. */
 static int move_own(struct exchange *x, int64_t length, bool gather)
 {
-    struct runs runs = {0};
-    int error = tiling_runs(&x->transfer->memory, x->first, length, &runs);
+    const struct tiling *memory = &x->transfer->memory;
+    int error = tiling_check(memory, x->first, length);
     if (error == MPI_SUCCESS)
-        gather_or_scatter(x->transfer->access.buffer, &runs, x->data, length, gather);
-    runs_free(&runs);
+        tiling_copy(memory, x->first, length, x->transfer->access.buffer, x->data, gather);
     return error;
 }
 

@@ -250,6 +250,10 @@ static int cover_recipe(const struct recipe *recipe, struct bounds *bounds)
     if (error != MPI_SUCCESS)
         return error;
     int64_t extent = upper - lower;
+    if (is_pair(recipe->combiner)) {
+        *bounds = (struct bounds){0, extent + type_extent(recipe->types[1], IN_EXTERNAL32), true};
+        return MPI_SUCCESS;
+    }
     switch (recipe->combiner) {
     case MPI_COMBINER_DUP:
         cover(bounds, lower, upper, 0, 1);
@@ -409,12 +413,12 @@ int external32_walk(struct walk *walk, enum direction direction, char *base, cha
                     int64_t *here)
 {
     int error = MPI_SUCCESS;
-    while (walk->item < walk->runs->count && error == MPI_SUCCESS) {
+    while (walk->time < walk->times && walk->runs->count > 0 && error == MPI_SUCCESS) {
         ramlace_run run = walk->runs->items[walk->item];
         struct element element = walk->runs->elements[walk->item];
         int64_t left = (run.length - walk->done) / element.here, fit = room / element.there;
         int64_t count = left < fit ? left : fit;
-        char *place = base + run.offset + walk->number * run.stride + walk->done;
+        char *place = base + walk->time * walk->extent + run.offset + walk->number * run.stride + walk->done;
         if (count == 0)
             break;
         if (direction != MEASURE)
@@ -432,6 +436,10 @@ int external32_walk(struct walk *walk, enum direction direction, char *base, cha
         if (walk->number == run.count) {
             walk->number = 0;
             walk->item++;
+        }
+        if (walk->item == walk->runs->count) {
+            walk->item = 0;
+            walk->time++;
         }
     }
     return error;

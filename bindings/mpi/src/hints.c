@@ -91,7 +91,8 @@ static void agree_on_phases(struct file *file)
 {
     struct hints *hints = &file->hints;
     int64_t all[] = {hints->cb_read, hints->cb_write, hints->cb_nodes, hints->cb_buffer_size,
-                     is_tiny(file) && file->ranks > 1, !file->view.external32};
+                     is_tiny(file) && file->ranks > 1,
+                     !file->view.external32 && !file->view.tiling.overlaps && !file->view.tiling.slides};
     together_reduce(all, sizeof all / sizeof *all, MPI_INT64_T, MPI_MIN, file->comm);
     *hints = (struct hints){all[0], all[1], all[2], all[3]};
     bool never = !all[5], pays[2] = {false, all[4]};

@@ -61,6 +61,8 @@ struct runs {
     ramlace_run *items;
     struct element *elements;
     size_t count, room;
+    /* A list that would get more items fails, unless this is 0. */
+    size_t most;
 };
 
 /* Appends runs, merging them with the last item where that describes the same bytes. MPI_SUCCESS or MPI_ERR_NO_MEM. */
@@ -81,6 +83,10 @@ struct tiling {
     int64_t start, extent, tile_bytes;
     /* The next tile would begin before the end of this one, as in PnetCDF's views: there is only one. */
     bool once;
+    /* Runs of a tile have bytes in common; or a tile has some in common with the next one. No run begins before an earlier one. */
+    bool overlaps, slides;
+    /* Of a view: behind the last byte of a tile, where runs may overlap not that of the last run. */
+    int64_t end;
 };
 
 /* The tiling that begins at `start`; takes the runs over. */
@@ -89,6 +95,9 @@ void tiling_free(struct tiling *tiling);
 /* Whether there are `length` bytes of data, `from` bytes of data behind the beginning: MPI_ERR_IO where there are not so
  * many, in a tiling that is there once; MPI_ERR_ARG where their places are too large for a number. */
 int tiling_check(const struct tiling *tiling, int64_t from, int64_t length);
+/* Copies these bytes, which are checked, between memory that lies like this from `base` on and bytes that lie one behind the
+ * other. Nothing is listed. */
+void tiling_copy(const struct tiling *tiling, int64_t from, int64_t length, char *base, char *bytes, bool gather);
 /* Appends the runs of these bytes, which are checked. */
 int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struct runs *out);
 /* These bytes as a tile that repeats, with the runs before and behind it. */
@@ -105,11 +114,16 @@ void tiles_free(struct tiles *tiles);
 /* Where the byte of data `from` lies; behind the last byte, in a tiling that is there once and has just so many; at the
  * beginning, in one that has none. It is checked, too. */
 int tiling_place(const struct tiling *tiling, int64_t from, int64_t *place);
+/* Whether a tile is one run. */
+bool tiling_is_run(const struct tiling *tiling);
 /* Whether all data lie one behind the other. */
 bool tiling_is_contiguous(const struct tiling *tiling);
-/* Whether no byte of a tile lies before an earlier one; then `once` says whether it repeats. */
-bool tiling_is_ascending(struct tiling *tiling);
-/* Bytes of data that lie before this offset; the tiling is ascending. */
+/* Whether no byte of a tile lies before an earlier one, or, where runs may overlap, no run begins before an earlier one; then
+ * `once` says whether it repeats. */
+bool tiling_is_ascending(struct tiling *tiling, bool may_overlap);
+/* Whether runs of these bytes may have bytes in common. */
+bool tiling_overlaps(const struct tiling *tiling, int64_t from, int64_t length);
+/* Bytes of data before the first one that does not lie before this offset; the tiling is ascending. */
 int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset);
 
 /* ---- types.c: datatypes ---- */
@@ -137,9 +151,11 @@ int external32_bounds(MPI_Datatype type, int64_t *lower, int64_t *upper);
 /* Bytes in a file of what these runs of elements are. */
 int64_t external32_bytes(const struct runs *runs);
 
-/* A walk through the elements of runs in memory. */
+/* A walk through the elements of runs in memory, which come again after so many bytes, so many times in all. */
 struct walk {
     const struct runs *runs;
+    int64_t extent, times;
+    int64_t time;
     size_t item;
     int64_t number, done;
 };
@@ -168,9 +184,14 @@ struct name {
     char *path;
 };
 
-/* Whose file this is. A locator that leads nowhere is an MPI error class; below a mount that cannot be reached
- * otherwise, the file is foreign: the mount serves it. */
-int name_resolve(const char *filename, bool for_writing, struct name *name);
+/* Whose file this is, or with `follow` false whose name this is, which may be a link. A locator that leads nowhere is an MPI
+ * error class; below a mount that cannot be reached otherwise, the file is foreign: the mount serves it. */
+int name_resolve(const char *filename, bool for_writing, bool follow, struct name *name);
+/* The name that goes when a file is deleted: of a link the link's own, as with every MPI library. A foreign one has no pool,
+ * and its path is this machine's; no path, where its directory is not there. */
+int name_to_delete(const char *filename, struct name *name);
+/* Deletes it. An MPI error class. */
+int name_delete(const struct name *name);
 void name_free(struct name *name);
 void pools_disconnect(void);
 
@@ -232,7 +253,8 @@ struct file {
     MPI_File handle;
     MPI_Comm comm;
     int rank, ranks, amode;
-    struct name name;
+    /* And what goes with DELETE_ON_CLOSE. */
+    struct name name, on_close;
     ramlace_file *file;
     /* Guards what follows; an atomic access holds it from its locks to their end, for they are the file's. */
     pthread_mutex_t lock;
@@ -274,6 +296,8 @@ void handle_give_back(MPI_File handle);
 
 /* The class of what the C library said last. */
 int error_class(void);
+/* The class of what this machine's own call said last; there is no sentence. */
+int error_of_machine(void);
 /* What error_class() has returned of this class in this thread; and reports it in another one. */
 struct failure error_keep(int class);
 int error_retell(const struct failure *failure);
@@ -369,8 +393,15 @@ int file_access(struct file *file, const struct access *access, int64_t *moved);
 int bytes_write(struct file *file, const char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
 int bytes_read(struct file *file, char *bytes, int64_t length, const struct runs *runs, int64_t *moved);
 
-/* Copies between memory that lies in runs and bytes that lie one behind the other. */
-void gather_or_scatter(char *base, const struct runs *runs, char *bytes, int64_t length, bool gather);
+/* ---- locks.c ---- */
+
+/* Locks what an atomic access touches. An MPI error class; then nothing is locked. */
+int access_lock(struct file *file, bool write, int64_t from, int64_t length);
+
+/* ---- overlap.c ---- */
+
+/* Reads `length` bytes of data of a view whose runs overlap. */
+int overlap_read(struct file *file, int64_t from, char *bytes, int64_t length, int64_t *moved);
 
 /* ---- together.c: what all ranks do at once, without keeping the processor from those that they wait for ---- */
 

@@ -10,8 +10,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 static const char SCHEME[] = "ramlace:";
+/* As many as a kernel follows. */
+#define LINKS_MAX 40
 
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
@@ -117,21 +120,61 @@ static char *path_below(char *directory, const char *name)
     return path;
 }
 
-/* The file's real path; one that is not there is found by its directory. NULL when neither is there. */
-static char *real_path(const char *filename)
+/* The path of a name itself: its directory's real path and the name, which may be a link, or not be there. NULL when the
+ * directory is not there. */
+static char *path_of_name(char *path)
+{
+    char *name = strrchr(path, '/') + 1, first = *name;
+    /* These are no names, but directories that are known by others. */
+    if (*name == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return realpath(path, NULL);
+    /* Cut off behind the slash, for as long as the directory is looked up. */
+    *name = '\0';
+    char *above = realpath(path, NULL);
+    *name = first;
+    if (above != NULL && strcmp(above, "/") == 0)
+        *above = '\0';
+    return path_below(above, name);
+}
+
+/* Where a link leads, or NULL for what is none. */
+static char *link_target(const char *path)
+{
+    char target[PATH_MAX], *directory = strdup(path);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (directory == NULL || length < 0) {
+        free(directory);
+        return NULL;
+    }
+    target[length] = '\0';
+    if (target[0] == '/') {
+        free(directory);
+        return strdup(target);
+    }
+    *strrchr(directory, '/') = '\0';
+    return path_below(directory, target);
+}
+
+/* The file's real path, or with `follow` false that of the name itself. One that is not there is found by its directory, also
+ * behind links: they lead where this machine has them lead, and not where a pool would. NULL when that is not there. */
+static char *real_path(const char *filename, bool follow)
 {
     char *path = filename[0] == '/' ? strdup(filename) : path_below(working_directory(), filename);
-    char *whole = path ? realpath(path, NULL) : NULL;
-    if (path != NULL && whole == NULL && errno == ENOENT) {
-        char *name = strrchr(path, '/') + 1, last = *name;
-        /* Cut off behind the slash, for as long as the directory is looked up. */
-        *name = '\0';
-        char *above = realpath(path, NULL);
-        *name = last;
-        whole = path_below(above, name);
+    for (int links = 0; path != NULL && links < LINKS_MAX; links++) {
+        char *whole = follow ? realpath(path, NULL) : NULL, *target = NULL;
+        bool by_name = whole == NULL && (!follow || errno == ENOENT);
+        if (by_name)
+            whole = path_of_name(path);
+        if (by_name && follow && whole != NULL)
+            target = link_target(whole);
+        free(path);
+        if (target == NULL)
+            return whole;
+        free(whole);
+        path = target;
     }
     free(path);
-    return whole;
+    return NULL;
 }
 
 /* A mount as /proc/self/mountinfo has it. */
@@ -234,10 +277,11 @@ static void tell_once(const char *filename)
         fprintf(stderr, "ramlace: %s: MPI-IO goes by way of the mount: %s\n", filename, ramlace_error());
 }
 
-static int resolve_mounted(const char *filename, bool for_writing, struct name *name)
+/* Takes over where this machine has the file, which may be NULL. */
+static int resolve_mounted(const char *filename, char *local, bool for_writing, struct name *name)
 {
     struct mount mount = {0};
-    char *memory, *local = real_path(filename);
+    char *memory;
     if (local == NULL)
         return MPI_SUCCESS;
     bool found = mount_of(local, &mount, &memory);
@@ -259,14 +303,31 @@ static int resolve_mounted(const char *filename, bool for_writing, struct name *
     return name->place == PLACE_MOUNTED && name->path == NULL ? MPI_ERR_NO_MEM : MPI_SUCCESS;
 }
 
-int name_resolve(const char *filename, bool for_writing, struct name *name)
+int name_resolve(const char *filename, bool for_writing, bool follow, struct name *name)
 {
     *name = (struct name){PLACE_FOREIGN, NULL, NULL};
     if (strncmp(filename, SCHEME, sizeof SCHEME - 1) == 0) {
         name->place = PLACE_LOCATOR;
         return resolve_locator(filename, name);
     }
-    return resolve_mounted(filename, for_writing, name);
+    return resolve_mounted(filename, real_path(filename, follow), for_writing, name);
+}
+
+int name_to_delete(const char *filename, struct name *name)
+{
+    int error = name_resolve(filename, true, false, name);
+    if (error == MPI_SUCCESS && name->place == PLACE_FOREIGN)
+        name->path = real_path(filename, false);
+    return error;
+}
+
+int name_delete(const struct name *name)
+{
+    if (name->path == NULL || (name->pool == NULL && unlink(name->path) == 0))
+        return MPI_SUCCESS;
+    if (name->pool == NULL)
+        return error_of_machine();
+    return ramlace_unlink(name->pool->handle, name->path) == 0 ? MPI_SUCCESS : error_class();
 }
 
 void name_free(struct name *name)

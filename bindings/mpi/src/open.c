@@ -106,6 +106,7 @@ static void file_forget(struct file *file)
     type_release(&file->view.etype);
     type_release(&file->view.filetype);
     name_free(&file->name);
+    name_free(&file->on_close);
     if (file->comm != MPI_COMM_NULL)
         PMPI_Comm_free(&file->comm);
     pthread_mutex_destroy(&file->lock);
@@ -113,7 +114,7 @@ static void file_forget(struct file *file)
 }
 
 /* What a rank can make by itself, and may fail to: memory and a handle. The name goes over to the file. */
-static int file_prepare(struct name *name, int amode, struct file **made)
+static int file_prepare(const char *filename, struct name *name, int amode, struct file **made)
 {
     struct file *file = *made = calloc(1, sizeof *file);
     if (file == NULL)
@@ -126,7 +127,10 @@ static int file_prepare(struct name *name, int amode, struct file **made)
     file->comm = MPI_COMM_NULL;
     file->view.etype = file->view.filetype = MPI_DATATYPE_NULL;
     file->amode = amode;
-    int error = handle_take(&file->handle);
+    /* Now: the working directory may be another one then. */
+    int error = amode & MPI_MODE_DELETE_ON_CLOSE ? name_to_delete(filename, &file->on_close) : MPI_SUCCESS;
+    if (error == MPI_SUCCESS)
+        error = handle_take(&file->handle);
     return error ? error : file_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
 }
 
@@ -163,11 +167,13 @@ int file_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI
     struct name name;
     struct placing placing;
     struct file *file = NULL;
-    int error = name_resolve(filename, !(amode & MPI_MODE_RDONLY), &name);
+    /* A name that is to be new is no link to anything. */
+    bool follow = !(amode & MPI_MODE_CREATE) || !(amode & MPI_MODE_EXCL);
+    int error = name_resolve(filename, !(amode & MPI_MODE_RDONLY), follow, &name);
     if (error == MPI_SUCCESS && name.place != PLACE_FOREIGN)
         error = check_amode(amode);
     if (error == MPI_SUCCESS && name.place != PLACE_FOREIGN)
-        error = file_prepare(&name, amode, &file);
+        error = file_prepare(filename, &name, amode, &file);
     int placed = placing_make(&placing, comm, amode, info);
     error = error ? error : placed;
     struct agreement all = agree(comm, file ? &file->name : &name, amode, &placing, error);
@@ -202,9 +208,10 @@ int file_close(struct file *file)
     shared_end(file, files);
     int error = ramlace_close(file->file) == 0 ? MPI_SUCCESS : error_class();
     file->file = NULL;
-    if ((file->amode & MPI_MODE_DELETE_ON_CLOSE) && file->rank == 0 &&
-        ramlace_unlink(file->name.pool->handle, file->name.path) != 0 && errno != ENOENT)
-        error = error_class();
+    if ((file->amode & MPI_MODE_DELETE_ON_CLOSE) && file->rank == 0) {
+        int deleted = name_delete(&file->on_close);
+        error = deleted == MPI_SUCCESS || deleted == MPI_ERR_NO_SUCH_FILE ? error : deleted;
+    }
     if (file->amode & MPI_MODE_DELETE_ON_CLOSE)
         together_come(file->comm);
     int code = flushed ? flushed : error_raise(file, error);
@@ -216,16 +223,16 @@ int file_close(struct file *file)
 int file_delete(const char *filename, bool *ours)
 {
     struct name name;
-    int error = name_resolve(filename, true, &name);
+    int error = name_to_delete(filename, &name);
     *ours = name.place != PLACE_FOREIGN;
-    if (error == MPI_SUCCESS && *ours && ramlace_unlink(name.pool->handle, name.path) != 0)
-        error = error_class();
+    if (error == MPI_SUCCESS && *ours)
+        error = name_delete(&name);
     name_free(&name);
     return error;
 }
 
-/* The view's tiling and types, checked. */
-static int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, struct view *view)
+/* The view's tiling and types, checked. What is written has one place; what is read may be asked for twice. */
+static int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, bool may_overlap, struct view *view)
 {
     enum measure measure = view->external32 ? IN_EXTERNAL32 : IN_MEMORY;
     struct tiling one = {0};
@@ -242,7 +249,7 @@ static int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype f
         return error;
     if (view->tiling.tile_bytes % view->etype_bytes != 0)
         return MPI_ERR_ARG;
-    if (!tiling_is_ascending(&view->tiling) || (view->tiling.tile_bytes > 0 && view->tiling.extent <= 0))
+    if (!tiling_is_ascending(&view->tiling, may_overlap) || (view->tiling.tile_bytes > 0 && view->tiling.extent <= 0))
         return MPI_ERR_IO;
     error = type_keep(etype, &view->etype);
     return error ? error : type_keep(filetype, &view->filetype);
@@ -258,7 +265,7 @@ int file_set_view(struct file *file, MPI_Offset displacement, MPI_Datatype etype
     if (!view.external32 && strcmp(representation, "native") != 0 && strcmp(representation, "internal") != 0)
         error = MPI_ERR_UNSUPPORTED_DATAREP;
     if (error == MPI_SUCCESS)
-        error = view_make(displacement, etype, filetype, &view);
+        error = view_make(displacement, etype, filetype, file->amode & MPI_MODE_RDONLY, &view);
     requests_wait(file);
     pthread_mutex_lock(&file->lock);
     struct view *old = &file->view;

@@ -9,6 +9,17 @@ bool is_predefined(int combiner)
            combiner == MPI_COMBINER_F90_REAL || combiner == MPI_COMBINER_F90_COMPLEX;
 }
 
+bool is_pair(int combiner)
+{
+    /* Its name may be a macro or a constant, and MPI's version says whether it is there. */
+#if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1)
+    return combiner == MPI_COMBINER_VALUE_INDEX;
+#else
+    (void)combiner;
+    return false;
+#endif
+}
+
 void recipe_free(struct recipe *recipe)
 {
     for (size_t i = 0; i < recipe->type_count; i++)

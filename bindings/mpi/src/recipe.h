@@ -14,6 +14,10 @@ struct recipe {
 
 /* Whether such a type is nobody's to free, and has no contents that matter: named ones, and those of Fortran's kinds. */
 bool is_predefined(int combiner);
+/* A value and an index, as MPI_Type_get_value_index() returns them: nobody's to free, and its contents are two datatypes. */
+bool is_pair(int combiner);
+/* Where the index lies behind the value: in memory as in a C structure, in external32 without padding. */
+int64_t pair_index_place(const struct recipe *recipe, enum measure measure);
 /* Predefined types have a combiner alone. */
 int recipe_read(MPI_Datatype type, struct recipe *recipe);
 void recipe_free(struct recipe *recipe);

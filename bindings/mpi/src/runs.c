@@ -2,6 +2,7 @@
 #include "mpiio.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* A list of fewer items is as good as tiles. Tests set it. */
 #ifndef TILED_ITEMS_MIN
@@ -10,6 +11,8 @@
 
 static int push(struct runs *into, ramlace_run more, struct element element)
 {
+    if (into->most != 0 && into->count == into->most)
+        return MPI_ERR_NO_MEM;
     if (into->count == into->room) {
         size_t room = into->room ? 2 * into->room : 8;
         ramlace_run *items = room <= RUNS_MAX ? realloc(into->items, room * sizeof *items) : NULL;
@@ -118,10 +121,14 @@ void tiling_free(struct tiling *tiling)
     *tiling = (struct tiling){0};
 }
 
+bool tiling_is_run(const struct tiling *tiling)
+{
+    return tiling->tile.count == 1 && tiling->tile.items[0].count == 1;
+}
+
 bool tiling_is_contiguous(const struct tiling *tiling)
 {
-    return tiling->tile.count == 1 && tiling->tile.items[0].count == 1 &&
-           tiling->tile.items[0].length == tiling->extent;
+    return tiling_is_run(tiling) && tiling->tile.items[0].length == tiling->extent;
 }
 
 int64_t run_end(ramlace_run run)
@@ -195,7 +202,7 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
         return runs_append(out, (ramlace_run){tiling->start + tiling->tile.items[0].offset + from, length, 0, 1},
                            tiling->tile.elements[0]);
     int64_t tile = from / tiling->tile_bytes, within = from % tiling->tile_bytes;
-    if (tiling->tile.count == 1 && tiling->tile.items[0].count == 1) {
+    if (tiling_is_run(tiling)) {
         /* A run that comes again: it is one item however often. */
         ramlace_run run = tiling->tile.items[0];
         int64_t more = (within + length + run.length - 1) / run.length;
@@ -211,6 +218,26 @@ int tiling_runs(const struct tiling *tiling, int64_t from, int64_t length, struc
         }
     }
     return error;
+}
+
+void tiling_copy(const struct tiling *tiling, int64_t from, int64_t length, char *base, char *bytes, bool gather)
+{
+    int64_t tile = tiling->tile_bytes ? from / tiling->tile_bytes : 0, within = from - tile * tiling->tile_bytes;
+    for (; length > 0; tile++, within = 0) {
+        char *begin = base + tiling->start + tile * tiling->extent;
+        for (size_t i = item_of(tiling, within); i < tiling->tile.count && length > 0; i++) {
+            ramlace_run item = tiling->tile.items[i];
+            int64_t skip = within - tiling->before[i], cut = skip % item.length;
+            for (int64_t number = skip / item.length; number < item.count && length > 0; number++, cut = 0) {
+                char *place = begin + item.offset + number * item.stride + cut;
+                int64_t count = item.length - cut < length ? item.length - cut : length;
+                memcpy(gather ? bytes : place, gather ? place : bytes, count);
+                bytes += count;
+                length -= count;
+            }
+            within = tiling->before[i + 1];
+        }
+    }
 }
 
 /* Whole tiles among these bytes, and how many bytes lie before the first one. */
@@ -229,8 +256,7 @@ bool tiling_repeats(const struct tiling *tiling, int64_t from, int64_t length)
     int64_t whole = whole_tiles(tiling, from, length, &before);
     base = tiling->start + (from + before) / tiling->tile_bytes * tiling->extent;
     /* A run that comes again is one item by itself. */
-    bool is_list = items > 1 || tiling->tile.items[0].count > 1;
-    return is_list && base >= 0 && whole > TILED_ITEMS_MIN / items;
+    return !tiling_is_run(tiling) && base >= 0 && whole > TILED_ITEMS_MIN / items;
 }
 
 int tiling_tiles(const struct tiling *tiling, int64_t from, int64_t length, struct tiles *out)
@@ -273,18 +299,32 @@ int tiling_place(const struct tiling *tiling, int64_t from, int64_t *place)
     return MPI_SUCCESS;
 }
 
-bool tiling_is_ascending(struct tiling *tiling)
+bool tiling_is_ascending(struct tiling *tiling, bool may_overlap)
 {
     const struct runs *tile = &tiling->tile;
-    int64_t at = -tiling->start;
+    /* Where the last run begins, and the end of all. */
+    int64_t last = -tiling->start, end = last;
+    tiling->overlaps = tiling->slides = tiling->once = false;
     for (size_t i = 0; i < tile->count; i++) {
         ramlace_run item = tile->items[i];
-        if (item.offset < at || (item.count > 1 && item.stride < item.length))
+        if (item.offset < last || (item.count > 1 && item.stride < 0))
             return false;
-        at = run_end(item);
+        tiling->overlaps = tiling->overlaps || item.offset < end || (item.count > 1 && item.stride < item.length);
+        last = item.offset + (item.count - 1) * item.stride;
+        end = run_end(item) > end ? run_end(item) : end;
     }
-    tiling->once = tile->count > 0 && tiling->extent + tile->items[0].offset < at;
-    return true;
+    tiling->end = end;
+    if (tile->count == 0)
+        return true;
+    int64_t next = tiling->extent + tile->items[0].offset;
+    tiling->once = next < (may_overlap ? last : end);
+    tiling->slides = !tiling->once && next < end;
+    return may_overlap || !tiling->overlaps;
+}
+
+bool tiling_overlaps(const struct tiling *tiling, int64_t from, int64_t length)
+{
+    return tiling->overlaps || (tiling->slides && from / tiling->tile_bytes < (from + length - 1) / tiling->tile_bytes);
 }
 
 int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset)
@@ -292,18 +332,24 @@ int64_t tiling_bytes_below(const struct tiling *tiling, int64_t offset)
     const struct runs *tile = &tiling->tile;
     if (tile->count == 0)
         return 0;
-    int64_t below = offset - tiling->start, end = run_end(tile->items[tile->count - 1]);
-    int64_t whole = below >= end && !tiling->once ? (below - end) / tiling->extent + 1 : 0;
+    int64_t below = offset - tiling->start;
+    int64_t whole = below >= tiling->end && !tiling->once ? (below - tiling->end) / tiling->extent + 1 : 0;
     int64_t bytes = whole * tiling->tile_bytes;
     below -= whole * tiling->extent;
     for (size_t i = 0; i < tile->count && tile->items[i].offset < below; i++) {
         ramlace_run item = tile->items[i];
-        /* All runs before the last one that begins below it are whole. */
-        int64_t number = item.count > 1 ? (below - item.offset - 1) / item.stride : 0;
-        if (number > item.count - 1)
-            number = item.count - 1;
-        int64_t left = below - (item.offset + number * item.stride);
-        bytes += number * item.length + (left < item.length ? left : item.length);
+        /* Runs before the first one that does not end below it. */
+        int64_t number = item.count, left = below - item.offset;
+        if (item.count > 1 && item.stride > 0)
+            number = left < item.length ? 0 : (left - item.length) / item.stride + 1;
+        else if (left < item.length)
+            number = 0;
+        if (number >= item.count) {
+            bytes += item.count * item.length;
+            continue;
+        }
+        left -= number * item.stride;
+        return bytes + number * item.length + (left < 0 ? 0 : left < item.length ? left : item.length);
     }
     return bytes;
 }

@@ -139,12 +139,28 @@ static int flatten_vector(MPI_Datatype element, enum measure measure, int64_t co
     return error;
 }
 
+int64_t pair_index_place(const struct recipe *recipe, enum measure measure)
+{
+    int64_t value = type_extent(recipe->types[0], measure), unit = type_extent(recipe->types[1], measure);
+    /* Indices are numbers, which lie at multiples of their size. */
+    return measure == IN_EXTERNAL32 || unit <= 0 ? value : (value + unit - 1) / unit * unit;
+}
+
+static int flatten_pair(const struct recipe *recipe, enum measure measure, struct runs *out)
+{
+    const int64_t one = 1, first = 0, second = pair_index_place(recipe, measure);
+    int error = flatten_blocks(recipe->types[0], measure, 1, &one, 0, &first, 1, out);
+    return error ? error : flatten_blocks(recipe->types[1], measure, 1, &one, 0, &second, 1, out);
+}
+
 static int flatten_recipe(const struct recipe *recipe, enum measure measure, struct runs *out)
 {
     const int64_t *n = recipe->numbers;
     /* A structure of nothing. */
     if (recipe->type_count == 0)
         return MPI_SUCCESS;
+    if (is_pair(recipe->combiner))
+        return flatten_pair(recipe, measure, out);
     MPI_Datatype element = recipe->types[0];
     int64_t extent = type_extent(element, measure);
     switch (recipe->combiner) {
@@ -210,7 +226,7 @@ static bool is_ours_to_free(MPI_Datatype type)
 #else
     PMPI_Type_get_envelope(type, &ints, &addresses, &types, &combiner);
 #endif
-    return !is_predefined(combiner);
+    return !is_predefined(combiner) && !is_pair(combiner);
 }
 
 int type_keep(MPI_Datatype type, MPI_Datatype *kept)

@@ -425,6 +425,7 @@ static void test_errors(const char *path)
     REFUSED(MPI_File_write_ordered(file, bytes, rank ? 1 : -1, MPI_BYTE, MPI_STATUS_IGNORE),
             rank ? MPI_SUCCESS : MPI_ERR_COUNT);
     REFUSED(MPI_File_set_view(file, 0, MPI_DATATYPE_NULL, MPI_BYTE, "native", MPI_INFO_NULL), MPI_ERR_TYPE);
+    REFUSED(MPI_File_get_type_extent(file, MPI_DATATYPE_NULL, &(MPI_Aint){0}), MPI_ERR_TYPE);
     REFUSED(MPI_File_read_all_end(file, bytes, MPI_STATUS_IGNORE), MPI_ERR_IO);
     REFUSED(MPI_File_open(MPI_COMM_WORLD, "ramlace:/", MPI_MODE_RDONLY, MPI_INFO_NULL, &other), MPI_ERR_BAD_FILE);
     REFUSED(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "strange", MPI_INFO_NULL), MPI_ERR_UNSUPPORTED_DATAREP);
