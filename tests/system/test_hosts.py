@@ -26,7 +26,7 @@ import pytest
 from machines import Lab, Network, ip, joined, version
 from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually, pattern
 
-HELLO = '{"answer": "hello", "version": "VERSION", "protocol": 2}'
+HELLO = '{"answer": "hello", "version": "VERSION", "protocol": 3}'
 PREPARED = '{"answer": "prepared", "store_bytes": 33554432, "shared": false, "notes": []}'
 
 
@@ -186,7 +186,7 @@ BROKEN = {
     "version": Broken(
         "echo '" + HELLO.replace("VERSION", "0.0.9") + "'; sleep 1000", ("ramlace 0.0.9", "VERSION", "install the same")
     ),
-    "protocol": Broken("echo '" + HELLO.replace("2}", "99}") + "'; sleep 1000", ("agent 99", "install the same")),
+    "protocol": Broken("echo '" + HELLO.replace("3}", "99}") + "'; sleep 1000", ("agent 99", "install the same")),
     "noise": Broken("yes hello", ("said what no agent of ramlace says", "hello")),
     "line": Broken("tr '\\0' x < /dev/zero", ("said what no agent of ramlace says", "xxx")),
     "hangs": Broken("sleep 1000", ("no answer", "--patience")),
@@ -238,6 +238,28 @@ def test_an_address_that_cannot_be_reached_from_here_is_an_error(lab: Lab) -> No
     )
     said = lab.fails()
     assert "cannot be reached from here as no-such-name.invalid:" in said, said
+
+
+# Kills what the agent has left running when it has ended, as a batch system does that ends a step.
+ENDS_ALL = """
+"$@"
+code=$?
+for line in /proc/[0-9]*/cmdline; do
+    if grep -qa "$XDG_RUNTIME_DIR/ramlace/" "$line" 2> /dev/null; then
+        process=${line#/proc/}
+        kill -9 "${process%/cmdline}"
+    fi
+done
+exit $code
+"""
+
+
+# SEMANTICS 146.1
+def test_a_transport_that_ends_what_it_leaves_running_starts_no_pool(lab: Lab) -> None:
+    lab.replace("beta", ENDS_ALL)
+    said = lab.fails()
+    assert "host beta: its server at 127.0.0.1:" in said, said
+    assert "not any more since the transport command has ended" in said, said
 
 
 def is_gone(path: Path) -> bool:
@@ -338,7 +360,8 @@ def test_an_agent_that_is_told_nonsense_starts_nothing(lab: Lab) -> None:
         "memory": 32 * MIB, "backing": "auto", "reserve": False, "patience_millis": 5000,
     }  # fmt: skip
     lines = [json.dumps(one).encode() for one in (prepare, {"order": "start_first"}, {"order": "leave"})]
-    stop = json.dumps({"order": "stop", "pool": lab.name, "secret": "ab" * 32, "force": False}).encode()
+    meant = {"pool": lab.name, "pool_id": "0" * 32, "secret": "ab" * 32}
+    stop = json.dumps({"order": "stop", **meant, "force": False}).encode()
     inputs = [b"", b"\n", b"x", b"\xff" * 100, b'{"order": "leave"}\n', b"{" * 100_000 + b"\n", stop + b"\n"]
     # As it should be, but for the last word: what was started is stopped again.
     inputs.append(lines[0] + b"\n" + lines[1] + b"\n")
@@ -488,6 +511,71 @@ def test_down_leaves_a_hosts_next_pool_of_that_name_alone(lab: Lab) -> None:
     assert "is another one by now, and was left alone" in said, said
     assert len(beta.processes()) == 2
     beta.run("down")
+    lab.starter.run("down")
+    lab.assert_nothing_left()
+
+
+# SEMANTICS 40.3
+def test_down_stops_servers_of_hosts_whose_directory_is_gone(lab: Lab) -> None:
+    lab.up()
+    alpha, beta = lab.hosts["alpha"], lab.hosts["beta"]
+    # As systemd does with the last session of a user: the servers live on.
+    for host in (alpha, beta):
+        shutil.rmtree(host.runtime / "ramlace")
+    # What is refused there has left a directory again, with nothing of the pool in it.
+    assert "is running already (1 server)" in beta.refused("up", "--memory", "32MiB")
+    report = json.loads(lab.starter.run("down", "--json").stdout)
+    assert report["down"]
+    assert [(host["host"], host["stopped"], host["servers"]) for host in report["hosts"]] == [
+        ("alpha", True, 1),
+        ("beta", True, 1),
+        ("gamma", True, 1),
+    ]
+    lab.assert_nothing_left()
+
+
+# SEMANTICS 40.3
+def test_down_on_a_host_whose_directory_is_gone_stops_what_runs_there_and_says_that_there_is_more(lab: Lab) -> None:
+    lab.up()
+    beta = lab.hosts["beta"]
+    shutil.rmtree(beta.runtime / "ramlace")
+    done = beta.run("down")
+    assert f"Pool '{lab.name}' is down." in done.stdout.decode(), done
+    said = done.stderr.decode()
+    assert "2 further servers of the pool did not run here" in said, said
+    assert f"'ramlace down --force --pool {lab.name}' stops them" in said, said
+    assert not beta.processes()
+    assert "host beta: of its 1 server still ran: 0" in lab.starter.run("down").stderr.decode()
+    lab.assert_nothing_left()
+
+
+# SEMANTICS 40.3
+def test_down_leaves_a_hosts_next_pool_alone_whose_directory_is_gone(lab: Lab) -> None:
+    lab.up()
+    beta = lab.hosts["beta"]
+    beta.run("down", "--force")
+    beta.run("up", "--memory", "32MiB", "--no-reserve")
+    shutil.rmtree(beta.runtime / "ramlace")
+    said = lab.starter.refused("down")
+    assert "is another one by now, and was left alone" in said, said
+    assert len(beta.processes()) == 2
+    beta.run("down")
+    lab.starter.run("down")
+    lab.assert_nothing_left()
+
+
+# SEMANTICS 40.4
+def test_down_is_no_success_while_a_server_answers_that_its_host_has_not_found(lab: Lab) -> None:
+    lab.up()
+    hello = HELLO.replace("VERSION", version())
+    unused, stopped = '{"answer": "unused"}', '{"answer": "stopped", "servers": 0, "notes": []}'
+    lab.replace("beta", f"echo '{hello}'; read -r order; echo '{unused}'; read -r order; echo '{stopped}'")
+    said = lab.starter.refused("down")
+    assert "host beta: its server 1 was not found there, and answers at 127.0.0.1:" in said, said
+    # Without it nobody could reach the server any more.
+    assert (lab.starter.directory / "secret").exists()
+    assert [bool(lab.hosts[host].processes()) for host in lab.hosts] == [False, True, False]
+    lab.restore("beta")
     lab.starter.run("down")
     lab.assert_nothing_left()
 

@@ -60,6 +60,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error, json),
     };
+    if wants_many_descriptors(&cli.command) {
+        ramlace_launch::raise_descriptor_limit();
+    }
     let mut output = Output::new(cli.json);
     let done = commands::run(&cli, &mut output);
     let done = done.and_then(|()| output.flush());
@@ -75,6 +78,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether a command may need a descriptor for each of many hosts or servers. `mpirun` hands its limits on to the user's
+/// program, and `doctor` shows those that it was given.
+fn wants_many_descriptors(command: &args::Command) -> bool {
+    !matches!(command, args::Command::Mpirun(_) | args::Command::Doctor(_))
+}
+
 /// Says what is wrong with the command line, or prints the help that was asked for. With `--json` as JSON.
 fn wrong_usage(error: &clap::Error, json: bool) -> ExitCode {
     if !error.use_stderr() || !json {
@@ -84,4 +93,19 @@ fn wrong_usage(error: &clap::Error, json: bool) -> ExitCode {
     let first = text.lines().next().unwrap_or_default();
     failure::say(&Error::new(ErrorKind::Invalid, first.strip_prefix("error: ").unwrap_or(first)), true);
     ExitCode::from(failure::EXIT_USAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    // SEMANTICS 146.2
+    #[test]
+    fn a_users_program_keeps_the_limits_that_it_was_given() {
+        let wants = |words: &[&str]| wants_many_descriptors(&Cli::try_parse_from(words).unwrap().command);
+        assert!(wants(&["ramlace", "up", "--hosts", "nodes"]) && wants(&["ramlace", "host-agent"]));
+        assert!(!wants(&["ramlace", "doctor"]) && !wants(&["ramlace", "mpirun", "true"]));
+    }
 }

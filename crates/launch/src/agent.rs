@@ -8,17 +8,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::{PoolDirectory, Secret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::agent_protocol::{AGENT_PROTOCOL, Answer, MESSAGE_BYTES_MAX, Order, Prepare, line_of};
 use crate::agent_site::Site;
+use crate::agent_stop::Meant;
 use crate::cancel::Cancel;
-use crate::lock::DirectoryLock;
-use crate::stop::{remove_stale_stores, stop_servers};
 
-/// How long a server of this host may take to greet.
-const KNOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Silence after which the command that gave the orders counts as dead.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
@@ -57,9 +53,9 @@ impl Agent<'_> {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         desk.say(&Answer::Hello { version, protocol: AGENT_PROTOCOL })?;
         let mut order = desk.next_order();
-        if let Ok(Some(Order::Check { pool, secret })) = &order {
-            match Secret::from_hex(&secret.0)
-                .and_then(|secret| check_unused(pool, &secret, desk.agent.check_unused))
+        if let Ok(Some(Order::Check { pool, pool_id, secret })) = &order {
+            match Meant::new(pool, pool_id, secret)
+                .and_then(|meant| meant.check_unused(desk.agent.check_unused))
             {
                 Ok(()) => desk.say(&Answer::Unused)?,
                 Err(error) => return desk.refuse(&error),
@@ -68,10 +64,9 @@ impl Agent<'_> {
         }
         match order {
             Ok(Some(Order::Prepare(prepare))) => start(&mut desk, *prepare),
-            Ok(Some(Order::Stop { pool, secret, force })) => {
-                let stopped = Secret::from_hex(&secret.0)
-                    .and_then(|secret| stop(&pool, &secret, force, desk.agent.unmount));
-                match stopped {
+            Ok(Some(Order::Stop { pool, pool_id, secret, force })) => {
+                let meant = Meant::new(&pool, &pool_id, &secret);
+                match meant.and_then(|meant| meant.stop(force, desk.agent.unmount)) {
                     Ok((servers, notes)) => desk.end(&Answer::Stopped { servers, notes }),
                     Err(error) => desk.refuse(&error),
                 }
@@ -121,52 +116,6 @@ fn follow(desk: &mut Desk<'_>, site: &mut Site) -> Result<bool> {
         };
         desk.say(&answer)?;
     }
-}
-
-/// While the pool's secret is changed, the command may have the previous one: a server here says whether it is
-/// the pool's.
-fn lets_in(directory: &PoolDirectory, secret: &Secret) -> bool {
-    let Ok(file) = directory.read_pool_file() else { return false };
-    let mut sockets = file.servers.iter().filter_map(|server| server.unix.as_deref());
-    sockets.any(|socket| ramlace_client::lets_owner_in(socket, secret, KNOCK_PATIENCE))
-}
-
-/// Checks that no program uses a mount of a pool on this host, when it is the one with this secret. Of another one `Stop` tells.
-fn check_unused(pool: &str, secret: &Secret, check: &dyn Fn(&str) -> Result<()>) -> Result<()> {
-    let directory = PoolDirectory::locate(pool)?;
-    let is_meant =
-        directory.exists()? && (directory.read_secret()? == *secret || lets_in(&directory, secret));
-    if is_meant { check(pool) } else { Ok(()) }
-}
-
-/// Stops the servers of a pool on this host, when it is the one with this secret.
-fn stop(
-    pool: &str,
-    secret: &Secret,
-    force: bool,
-    unmount: &dyn Fn(&str, bool) -> Result<Vec<String>>,
-) -> Result<(usize, Vec<String>)> {
-    let directory = PoolDirectory::locate(pool)?;
-    if !directory.exists()? {
-        return Ok((0, Vec::new()));
-    }
-    if directory.read_secret()? != *secret && !lets_in(&directory, secret) {
-        return Err(Error::new(
-            ErrorKind::Exists,
-            format!("its pool '{pool}' is another one by now, and was left alone"),
-        ));
-    }
-    // Locked is what `down` itself works on, when this is the machine on which it runs: it
-    // removes the directory itself.
-    let lock = DirectoryLock::take(&directory).ok();
-    let mut notes = unmount(pool, force)?;
-    let (servers, stopped) = stop_servers(&directory.secret_path())?;
-    notes.extend(stopped);
-    remove_stale_stores(&directory)?;
-    if lock.is_some() {
-        directory.remove()?;
-    }
-    Ok((servers, notes))
 }
 
 /// Where orders come in and answers go out.
@@ -306,9 +255,10 @@ mod tests {
     #[test]
     fn a_pool_of_which_no_mount_is_used_may_be_stopped_next() {
         let pool = format!("none-{}", std::process::id());
-        let secret = || SecretText("0".repeat(64));
-        let check = line_of(&Order::Check { pool: pool.clone(), secret: secret() });
-        let stop = line_of(&Order::Stop { pool, secret: secret(), force: false });
+        let (pool_id, secret) = ("0".repeat(32), SecretText("0".repeat(64)));
+        let check =
+            line_of(&Order::Check { pool: pool.clone(), pool_id: pool_id.clone(), secret: secret.clone() });
+        let stop = line_of(&Order::Stop { pool, pool_id, secret, force: false });
         let (end, answers) = follow(&[check.clone(), stop].concat(), false);
         assert_eq!(end, AgentEnd::Done);
         assert!(matches!(&answers[1..], [Answer::Unused, Answer::Stopped { servers: 0, .. }]), "{answers:?}");
@@ -320,7 +270,8 @@ mod tests {
     fn a_pool_that_is_not_here_is_stopped() {
         let pool = format!("none-{}", std::process::id());
         let order = |secret: &str| {
-            line_of(&Order::Stop { pool: pool.clone(), secret: SecretText(secret.into()), force: false })
+            let (pool, pool_id) = (pool.clone(), "0".repeat(32));
+            line_of(&Order::Stop { pool, pool_id, secret: SecretText(secret.into()), force: false })
         };
         let (end, answers) = follow(&order(&"0".repeat(64)), false);
         assert_eq!(end, AgentEnd::Done);

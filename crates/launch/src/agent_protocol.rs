@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::metrics_address::MetricsAddress;
 
 /// Raised whenever a message changes.
-pub const AGENT_PROTOCOL: u32 = 2;
+pub const AGENT_PROTOCOL: u32 = 3;
 /// Longest message: a pool file of 4,096 servers.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
@@ -54,14 +54,18 @@ pub enum Order {
     Check {
         /// Its name.
         pool: String,
-        /// Only the pool with this secret is meant.
+        /// Only the pool with this id is meant,
+        pool_id: String,
+        /// or with this secret.
         secret: SecretText,
     },
     /// Stop a pool that runs. Answer: `Stopped`.
     Stop {
         /// Its name.
         pool: String,
-        /// Only the pool with this secret is meant.
+        /// Only the pool with this id is meant,
+        pool_id: String,
+        /// or with this secret.
         secret: SecretText,
         /// Take its mounts from programs that use them.
         force: bool,
@@ -188,11 +192,14 @@ mod tests {
 
     #[test]
     fn messages_are_one_line_each_and_come_back() {
-        let order = Order::Stop { pool: "lab".into(), secret: SecretText("c0de".into()), force: false };
+        let (pool, pool_id) = ("lab".into(), "0123".into());
+        let order = Order::Stop { pool, pool_id, secret: SecretText("c0de".into()), force: false };
         let line = line_of(&order);
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-        let Ok(Order::Stop { pool, secret, force: false }) = serde_json::from_slice(&line) else { panic!() };
-        assert_eq!((&pool[..], &secret.0[..]), ("lab", "c0de"));
+        let Ok(Order::Stop { pool, pool_id, secret, force: false }) = serde_json::from_slice(&line) else {
+            panic!()
+        };
+        assert_eq!((&pool[..], &pool_id[..], &secret.0[..]), ("lab", "0123", "c0de"));
         assert!(!format!("{order:?}").contains("c0de"), "{order:?}");
         let error = Error::new(ErrorKind::NoSpace, "two\nlines");
         let line = line_of(&Answer::from(&error));

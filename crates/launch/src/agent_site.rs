@@ -12,9 +12,10 @@ use ramlace_server::ServeOptions;
 use crate::agent_protocol::{Answer, Prepare};
 use crate::claim::clear_stale;
 use crate::daemon::{Daemon, wait_until};
+use crate::lingering::lingering_note;
 use crate::lock::DirectoryLock;
 use crate::plan::{inodes_of_server, share_memory};
-use crate::stop::{remove_stale_stores, stop_servers};
+use crate::stop::{remove_directory, remove_stale_stores, stop_servers};
 
 /// How long another `up` or `down` on this host may hold the pool's directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -74,7 +75,10 @@ impl Site {
             });
             Error::new(error.kind(), format!("{}{wanted}", error.message()))
         })?;
-        self.notes.extend(lingering_note(&self.directory));
+        // Where `up` itself runs in the same directory it says so itself.
+        if self.lock.is_some() {
+            self.notes.extend(lingering_note(&self.directory));
+        }
         Ok(Answer::Prepared {
             store_bytes: self.store_bytes,
             shared: self.lock.is_none(),
@@ -127,10 +131,10 @@ impl Site {
 
     /// Stops what was started and removes what was made; how many servers that were.
     pub fn undo(self) -> Result<(usize, Vec<String>)> {
-        let (servers, notes) = stop_servers(&self.directory.secret_path())?;
+        let (servers, notes) = stop_servers(&self.directory)?;
         remove_stale_stores(&self.directory)?;
         if self.lock.is_some() {
-            self.directory.remove()?;
+            remove_directory(&self.directory)?;
         }
         Ok((servers, notes))
     }
@@ -216,18 +220,4 @@ fn renew(directory: &PoolDirectory, secret: &Secret, lock: DirectoryLock) -> Res
         }
         Err(error) => Err(error),
     }
-}
-
-/// systemd removes a user's runtime directory with the last session, and the pool's with it.
-fn lingering_note(directory: &PoolDirectory) -> Option<String> {
-    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok()?;
-    let at_risk = directory.path().starts_with("/run/user")
-        && Path::new("/run/systemd/system").exists()
-        && !Path::new("/var/lib/systemd/linger").join(&user).exists();
-    at_risk.then(|| {
-        format!(
-            "{} is removed when the last session of {user} ends there; 'loginctl enable-linger' keeps it",
-            directory.path().display()
-        )
-    })
 }

@@ -7,17 +7,18 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::PoolDirectory;
 
 use crate::known_pools::hosts_of;
+use crate::lingering::lingering_note;
 use crate::lock::DirectoryLock;
-use crate::processes;
+use crate::running::Running;
 use crate::sentences::{listed, option_for};
-use crate::stop::{count_servers, remove_stale_stores};
+use crate::stop::remove_stale_stores;
 
 /// The directory in which one pool is started, and nothing else at the same time.
 #[derive(Debug)]
 pub struct Claim {
     /// It has the pool's keys, and nothing of another pool.
     pub directory: PoolDirectory,
-    /// What was cleared away, in sentences.
+    /// What was cleared away, and whether the directory may go before the pool, in sentences.
     pub notes: Vec<String>,
     _lock: DirectoryLock,
 }
@@ -30,8 +31,9 @@ impl Claim {
         let directory = PoolDirectory::locate(name)?;
         directory.create_without_keys()?;
         let lock = DirectoryLock::take(&directory)?;
-        let notes = clear_stale(&directory)?;
+        let mut notes = clear_stale(&directory)?;
         directory.create()?;
+        notes.extend(lingering_note(&directory));
         Ok(Claim { directory, notes, _lock: lock })
     }
 }
@@ -49,7 +51,7 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
             ),
         ));
     }
-    let running = processes::find(&directory.secret_path())?;
+    let running = Running::find(directory)?;
     if !running.is_empty() {
         let named = option_for(directory.name());
         return Err(Error::new(
@@ -58,7 +60,7 @@ pub fn clear_stale(directory: &PoolDirectory) -> Result<Vec<String>> {
                 "pool '{}' is running already ({}); use it, stop it with 'ramlace down{named}', \
                  or start another with --pool NAME",
                 directory.name(),
-                count(count_servers(&running) as u64, "server")
+                count(running.count_servers() as u64, "server")
             ),
         ));
     }

@@ -1,7 +1,7 @@
 //! Starts servers as daemons and listens to what they say until they are ready.
 
 use std::fs::{File, OpenOptions};
-use std::io::{PipeReader, Read};
+use std::io::{PipeReader, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -189,11 +189,30 @@ fn open_log(path: &Path) -> Result<File> {
 /// The last lines of a log; none when it cannot be read.
 fn log_tail(path: &Path) -> Vec<String> {
     let mut bytes = Vec::new();
-    let Ok(file) = File::open(path) else { return Vec::new() };
-    if file.take(LOG_BYTES_MAX).read_to_end(&mut bytes).is_err() {
+    let Ok(mut file) = File::open(path) else { return Vec::new() };
+    let start = file.metadata().map_or(0, |found| found.len().saturating_sub(LOG_BYTES_MAX));
+    let read =
+        file.seek(SeekFrom::Start(start)).and_then(|_| file.take(LOG_BYTES_MAX).read_to_end(&mut bytes));
+    if read.is_err() {
         return Vec::new();
     }
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines[lines.len().saturating_sub(LOG_LINES_MAX)..].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_log_is_quoted() {
+        let path = std::env::temp_dir().join(format!("ramlace-tail-{}", std::process::id()));
+        let line = |number: usize| format!("line {number}");
+        let lines: Vec<String> = (0..10_000).map(line).collect();
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let tail = log_tail(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(tail, lines[lines.len() - LOG_LINES_MAX..]);
+    }
 }

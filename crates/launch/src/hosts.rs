@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use ramlace_base::units::parse_bytes;
 use ramlace_base::{Error, ErrorKind, Result, limits};
 
-/// Most hosts of one `up`: each costs it a transport command and three descriptors, and a process may have 1,024.
+/// Most hosts of one `up`: each costs it a transport command and three descriptors.
 pub const HOSTS_MAX: usize = 256;
 /// Largest hosts file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;

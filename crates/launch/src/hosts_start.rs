@@ -13,12 +13,14 @@ use ramlace_client::{ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileHost
 use crate::agent_protocol::{Answer, Order, Prepare, SecretText};
 use crate::cancel::Cancel;
 use crate::crew::Crew;
+use crate::descriptors::check_for;
 use crate::hosts_plan::{HostsPlan, Site};
 use crate::hosts_stop::{StopHosts, unexpected};
 use crate::listener::Listener;
 use crate::plan::random_pool_id;
 use crate::remote::Transport;
 use crate::sentences::{listed, option_for};
+use crate::stop::remove_directory;
 
 /// How long the network may take to reach a server that listens.
 const KNOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -48,9 +50,11 @@ pub fn start_on_hosts(
     listener: &mut dyn Listener,
 ) -> Result<(PoolFile, Vec<HostStarted>)> {
     let start = Start { plan, transport, directory };
-    start.run(cancel, listener).inspect_err(|_| {
+    let servers = plan.sites.iter().map(|site| site.servers.len()).sum();
+    let started = check_for(plan.sites.len(), servers).and_then(|()| start.run(cancel, listener));
+    started.inspect_err(|_| {
         // The failure is what the user must see; a directory that stays is found by the next start.
-        let _ = directory.remove();
+        let _ = remove_directory(directory);
     })
 }
 
@@ -118,7 +122,7 @@ impl Start<'_> {
         }
         servers.sort_by_key(|server| server.server);
         let file = self.pool_file(pool_id, servers, &reports);
-        self.reach(&file)?;
+        self.reach(&file, unreachable)?;
         let order = |index| (index, Order::Commit { file: Box::new(file.clone()) });
         crew.ask("writing pool.json", (0..crew.len()).map(order).collect::<Vec<_>>())?;
         Ok((file, reports))
@@ -193,11 +197,12 @@ impl Start<'_> {
         }
     }
 
-    /// A pool that cannot be used from here is no pool: every server must answer over the network.
-    fn reach(&self, file: &PoolFile) -> Result<()> {
+    /// A pool that cannot be used from here is no pool: every server must answer over the network. `why` makes the error of
+    /// one that does not, of its host, its address and how that shows.
+    fn reach(&self, file: &PoolFile, why: fn(&str, &str, &Error) -> Error) -> Result<()> {
         let unreachable = |server: Option<&PoolFileServer>, error: &Error| {
             let host = server.and_then(|server| server.host.as_deref()).unwrap_or_default();
-            unreachable(host, server.map_or("", |server| &server.tcp), error)
+            why(host, server.map_or("", |server| &server.tcp), error)
         };
         let options = ConnectOptions {
             addresses: file.servers.first().map(|server| server.tcp.clone()).into_iter().collect(),
@@ -217,16 +222,17 @@ impl Start<'_> {
         Ok(())
     }
 
-    /// Writes pool.json here and ends the agents. When one of them does not end as it should, the others have
-    /// ended already: the whole pool is stopped by new ones.
+    /// Writes pool.json here and ends the agents. When one of them does not end as it should, or has taken its servers
+    /// with it, the others have ended already: the whole pool is stopped by new ones.
     fn finish_start(&self, crew: &mut Crew<'_>, file: &PoolFile, cancel: Cancel<'_>) -> Result<()> {
         if cancel.came() {
             return Err(Error::new(ErrorKind::Busy, "stopped by a signal before it was done"));
         }
         self.directory.write_pool_file(file)?;
-        let Err(error) = crew.leave() else { return Ok(()) };
+        let Err(error) = crew.leave().and_then(|()| self.reach(file, gone)) else { return Ok(()) };
         let stop = StopHosts {
             directory: self.directory,
+            file,
             transport: self.transport,
             force: true,
             patience: self.plan.options.patience.max(Duration::from_secs(1)),
@@ -251,6 +257,16 @@ fn unreachable(host: &str, address: &str, error: &Error) -> Error {
     let text = format!(
         "host {host}: its server runs, but cannot be reached from here as {address}: {}; write the name or the \
          address by which it is reached as advertise=NAME, or open its port (listen=ADDRESS:PORT sets it)",
+        error.message()
+    );
+    Error::new(error.kind(), text)
+}
+
+/// Why a server is of no use that has answered before the transport command ended.
+fn gone(host: &str, address: &str, error: &Error) -> Error {
+    let text = format!(
+        "host {host}: its server at {address} has answered, but not any more since the transport command has ended: {}; what \
+         ends all that a command leaves running (srun does, with its step) cannot start servers: use ssh",
         error.message()
     );
     Error::new(error.kind(), text)

@@ -1,15 +1,20 @@
 //! Stops the servers of a pool on all its hosts, through the transport.
 
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
-use ramlace_client::{PoolDirectory, PoolFileHosts};
+use ramlace_client::{ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileServer};
 
 use crate::agent_protocol::{Answer, Order, SecretText};
 use crate::cancel::Cancel;
 use crate::crew::{Crew, interrupted};
 use crate::listener::Listener;
 use crate::remote::Transport;
+use crate::stop::remove_directory;
+
+/// How long a server may take to answer that its host has not found.
+const ANSWER_PATIENCE_MILLIS: u32 = 2000;
 
 /// What came of one host.
 #[derive(Debug)]
@@ -29,23 +34,27 @@ pub struct PoolStopped {
     pub refused: bool,
 }
 
-/// Stops a pool on all its hosts, as its directory names them; what came of each is reported in their order. The directory goes
-/// when all have answered. Without `force` nothing is changed anywhere while programs use a mount on one of them (`Busy` there, and for all
+/// Stops a pool on all its hosts, as its pool.json names them; what came of each is reported in their order. The directory goes
+/// when all have answered, and no server does any more. Without `force` nothing is changed anywhere while programs use a mount on one of them (`Busy` there, and for all
 /// others), and `unmount_here` is called in between, to take away the mounts of this machine; with `force`, which also takes mounts from programs that use them, in any case but an interrupt.
 pub fn stop_on_hosts(
     directory: &PoolDirectory,
-    hosts: &PoolFileHosts,
+    file: &PoolFile,
     force: bool,
     patience: Duration,
     cancel: Cancel<'_>,
     listener: &mut dyn Listener,
     unmount_here: &dyn Fn() -> Result<()>,
 ) -> Result<PoolStopped> {
-    let stop = StopHosts { directory, transport: &Transport::of(hosts), force, patience, unmount_here };
+    let Some(hosts) = &file.hosts else {
+        return Err(Error::new(ErrorKind::Invalid, "pool.json names no hosts"));
+    };
+    let transport = &Transport::of(hosts);
+    let stop = StopHosts { directory, file, transport, force, patience, unmount_here };
     let stopped = stop.run(&hosts.hosts, cancel, listener)?;
     // Who interrupts it does not want servers forgotten that nobody has told to stop.
     if (force && !cancel.came()) || stopped.hosts.iter().all(|one| one.outcome.is_ok()) {
-        directory.remove()?;
+        remove_directory(directory)?;
     }
     Ok(stopped)
 }
@@ -54,6 +63,8 @@ pub fn stop_on_hosts(
 pub struct StopHosts<'a> {
     /// The pool's directory, which has its secret.
     pub directory: &'a PoolDirectory,
+    /// What its pool.json says.
+    pub file: &'a PoolFile,
     /// The transport.
     pub transport: &'a Transport,
     /// Take mounts from programs that use them.
@@ -99,6 +110,7 @@ impl StopHosts<'_> {
         }
         let order = || Order::Stop {
             pool: self.directory.name().to_owned(),
+            pool_id: self.file.pool.clone(),
             secret: secret.clone(),
             force: self.force,
         };
@@ -111,6 +123,7 @@ impl StopHosts<'_> {
             stopped.push(HostStopped { host: crew.host(index).to_owned(), outcome });
         }
         crew.end();
+        check_silent(self.directory, self.file, &mut stopped);
         stopped.sort_by_key(|one| hosts.iter().position(|host| *host == one.host));
         Ok(PoolStopped { hosts: stopped, refused })
     }
@@ -124,7 +137,11 @@ impl StopHosts<'_> {
         secret: &SecretText,
         stopped: &mut Vec<HostStopped>,
     ) -> (Vec<usize>, bool) {
-        let order = || Order::Check { pool: self.directory.name().to_owned(), secret: secret.clone() };
+        let order = || Order::Check {
+            pool: self.directory.name().to_owned(),
+            pool_id: self.file.pool.clone(),
+            secret: secret.clone(),
+        };
         let told = crew.tell(hosts.into_iter().map(|index| (index, order())).collect::<Vec<_>>());
         let (mut unused, mut used) = (Vec::new(), None);
         for (index, answer) in crew.listen("asking", told, false) {
@@ -152,6 +169,50 @@ impl StopHosts<'_> {
         }
         (Vec::new(), true)
     }
+}
+
+/// Asks the servers of hosts that have found less than they were given: one that answers all the same makes an error of its
+/// host's outcome. Else the secret would go, without which nobody can reach it.
+fn check_silent(directory: &PoolDirectory, file: &PoolFile, stopped: &mut [HostStopped]) {
+    std::thread::scope(|scope| {
+        for one in stopped {
+            let theirs = file.servers.iter().filter(|server| server.host.as_ref() == Some(&one.host));
+            let given: Vec<&PoolFileServer> = theirs.collect();
+            if !matches!(&one.outcome, Ok((found, _)) if *found < given.len()) {
+                continue;
+            }
+            // One thread for each host: those that are gone then cost their patience together.
+            scope.spawn(move || {
+                let Some(server) = given.into_iter().find(|server| answers(directory, server)) else { return };
+                let text = format!(
+                    "host {}: its server {} was not found there, and answers at {} all the same; end its processes on \
+                     that host, then repeat this",
+                    one.host, server.server, server.tcp
+                );
+                one.outcome = Err(Error::new(ErrorKind::Busy, text));
+            });
+        }
+    });
+}
+
+/// Whether a server lets the pool's owner in.
+fn answers(directory: &PoolDirectory, server: &PoolFileServer) -> bool {
+    let options = ConnectOptions {
+        addresses: vec![server.tcp.clone()],
+        secret_file: Some(directory.secret_path()),
+        local: false,
+        deadline_millis: ANSWER_PATIENCE_MILLIS,
+        ..ConnectOptions::default()
+    };
+    // Where nobody listens, a client would wait for the server to come back.
+    listens(&server.tcp) && Pool::connect(&options).is_ok()
+}
+
+/// Whether something listens at an address.
+fn listens(address: &str) -> bool {
+    let patience = Duration::from_millis(ANSWER_PATIENCE_MILLIS.into());
+    let mut places = address.to_socket_addrs().into_iter().flatten();
+    places.any(|place| TcpStream::connect_timeout(&place, patience).is_ok())
 }
 
 /// An answer to another order than the one that was given.

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{ConnectOptions, Pool, PoolDirectory, PoolFile, PoolFileHosts};
 
-use crate::processes;
-use crate::stop::count_servers;
+use crate::running::Running;
 
 /// How long a pool on other machines may take to answer.
 const PATIENCE_MILLIS: u32 = 2000;
@@ -90,10 +89,10 @@ fn state_of(directory: &PoolDirectory, servers: usize) -> PoolState {
             Err(error) => PoolState::Silent(hosts.hosts, error),
         };
     }
-    match processes::find(&directory.secret_path()) {
+    match Running::find(directory) {
         Ok(running) if running.is_empty() => PoolState::Dead,
         // A pool that is just starting has servers before it has its file.
-        Ok(running) => PoolState::RunsHere(count_servers(&running), servers.max(count_servers(&running))),
+        Ok(running) => PoolState::RunsHere(running.count_servers(), servers.max(running.count_servers())),
         Err(error) => PoolState::Unknown(error),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use ramlace_base::units::format_bytes;
+use ramlace_base::units::{count, format_bytes};
 use ramlace_base::{Result, ServerId};
 use ramlace_client::{PoolDirectory, PoolFile, PoolFileServer};
 use ramlace_server::ServeOptions;
@@ -11,7 +11,9 @@ use ramlace_server::ServeOptions;
 use crate::cancel::Cancel;
 use crate::daemon::{Daemon, wait_until};
 use crate::plan::{Addresses, PoolOptions, inodes_of_server, random_pool_id, share_memory};
-use crate::stop::{remove_stale_stores, stop_servers};
+use crate::running::Running;
+use crate::sentences::option_for;
+use crate::stop::{remove_directory, remove_stale_stores, stop_servers};
 
 /// The servers of a pool on this machine.
 #[derive(Clone, Debug)]
@@ -128,23 +130,80 @@ pub fn start_here(
     Ok(file)
 }
 
-/// Stops what a start has started and removes the directory, as far as that goes: why the start has failed is
-/// what the user must see, and a directory that stays is found by the next start.
-pub fn undo_here(directory: &PoolDirectory) {
-    let _ = stop_servers(&directory.secret_path());
+/// Stops what a start has started and removes the directory.
+///
+/// Errors: when servers run on; then the directory stays, by which `down` finds them. What else is left is found by the
+/// next start.
+pub fn undo_here(directory: &PoolDirectory) -> Result<()> {
+    stop_servers(directory)?;
     let _ = remove_stale_stores(directory);
-    let _ = directory.remove();
+    let _ = remove_directory(directory);
+    Ok(())
+}
+
+/// Whether servers of the pool run on this machine: also where its directory, which has all else that is known of it, is
+/// gone.
+pub fn runs_here(directory: &PoolDirectory) -> Result<bool> {
+    Ok(!Running::find(directory)?.is_empty())
 }
 
 /// Stops the pool's servers on this machine, waits until they are gone, and removes the directory. Returns how many
 /// there were, and what went otherwise than it should, in sentences.
 pub fn stop_here(directory: &PoolDirectory) -> Result<(usize, Vec<String>)> {
-    let (servers, mut notes) = stop_servers(&directory.secret_path())?;
+    let elsewhere = note_of_others(directory)?;
+    let (servers, mut notes) = stop_servers(directory)?;
+    notes.extend(elsewhere);
     let freed = remove_stale_stores(directory)?;
     if freed > 0 {
         notes
             .push(format!("gave back {} of shared memory that killed servers had left", format_bytes(freed)));
     }
-    directory.remove()?;
+    remove_directory(directory)?;
     Ok((servers, notes))
+}
+
+/// Where no pool.json says which machines a pool has: what to do when its servers here are not all of them.
+fn note_of_others(directory: &PoolDirectory) -> Result<Option<String>> {
+    if directory.read_pool_file().is_ok() {
+        return Ok(None);
+    }
+    let running = Running::find(directory)?;
+    let here = running.count_servers();
+    let others = running.servers_of_pool().map_or(0, |all| usize::from(all).saturating_sub(here));
+    Ok((others > 0).then(|| {
+        format!(
+            "{} of the pool did not run here; where they do, 'ramlace down --force{}' stops them",
+            count(others as u64, "further server"),
+            option_for(directory.name())
+        )
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fake_server;
+
+    // SEMANTICS 40.3
+    #[test]
+    fn servers_without_a_directory_are_stopped_and_it_is_told_that_there_are_more() {
+        let base = std::env::temp_dir().join(format!("rll-{}", std::process::id()));
+        std::fs::create_dir(&base).unwrap();
+        let directory = PoolDirectory::within(&base.join("gone"), "lab").unwrap();
+        assert!(!runs_here(&directory).unwrap());
+        let mut server = fake_server::start(&base, &directory.secret_path(), &["--servers", "3"]);
+        // The shell has its command line a moment after it was started.
+        while !runs_here(&directory).unwrap() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        directory.create_without_keys().unwrap();
+        let (servers, notes) = stop_here(&directory).unwrap();
+        assert_eq!((servers, notes.len()), (1, 1));
+        assert!(notes[0].starts_with("2 further servers of the pool did not run here"), "{notes:?}");
+        assert!(server.wait().unwrap().code().is_none(), "a signal has ended it");
+        assert!(!directory.exists().unwrap() && !runs_here(&directory).unwrap());
+        std::fs::remove_dir_all(&base).unwrap();
+    }
 }

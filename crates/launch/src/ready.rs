@@ -1,6 +1,6 @@
 //! The descriptor by which a server reports to `up` how it is, and what a daemon does not inherit.
 //!
-//! The one room of this crate with `unsafe`.
+//! With `peer` one of the two rooms of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_client::{PoolDirectory, pool_name};
-use ramlace_launch::{DirectoryLock, hosts_of, option_for, stop_here};
+use ramlace_launch::{DirectoryLock, hosts_of, option_for, runs_here, stop_here};
 use ramlace_mount::MountPoint;
 use serde_json::json;
 
@@ -30,6 +30,9 @@ only from the machine on which `up` ran. When a host cannot be reached, the othe
 `down` can be repeated. On any other host of such a pool `down` refuses; with --force it stops the servers of that
 host alone.
 
+Servers are stopped also where their pool's directory is gone (systemd removes that of a user who does not linger with the
+last session).
+
 What the pool holds is gone; copy out first what you want to keep.";
 
 /// Arguments of `down`.
@@ -49,20 +52,13 @@ pub struct Args {
 /// Stops every server, waits until they are gone, and removes the pool's directory.
 pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     let name = pool_name(named);
-    let directory = PoolDirectory::locate(&name)?;
-    if !directory.exists()? {
-        let text = format!(
-            "there is no pool '{name}' to stop; 'ramlace up{}' starts one, 'ramlace doctor' lists those that run",
-            option_for(&name)
-        );
-        return Err(Error::new(ErrorKind::NotFound, text).into());
-    }
+    let directory = directory_of(&name)?;
     let lock = DirectoryLock::take(&directory)?;
     if let Some((file, hosts)) = hosts_of(&directory)? {
         match &hosts.here {
             None => {
                 let patience = Duration::from_secs_f64(args.patience);
-                return down_hosts::run(&directory, &file, &hosts, args.force, patience, output);
+                return down_hosts::run(&directory, &file, args.force, patience, output);
             }
             Some(here) if !args.force => return Err(down_hosts::refuse_here(&file, &hosts, here).into()),
             Some(_) => {}
@@ -82,6 +78,24 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         return output.line(format_args!("Pool '{name}' was not running; what it had left was removed."));
     }
     output.line(format_args!("Pool '{name}' is down."))
+}
+
+/// The directory of a pool that may run: made anew where it is gone while servers run on.
+fn directory_of(name: &str) -> Result<PoolDirectory> {
+    let directory = PoolDirectory::locate(name)?;
+    if directory.exists()? {
+        return Ok(directory);
+    }
+    if !runs_here(&directory)? {
+        let text = format!(
+            "there is no pool '{name}' to stop; 'ramlace up{}' starts one, 'ramlace doctor' lists those that run",
+            option_for(name)
+        );
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    // Removed again with the servers. Whoever starts the pool meanwhile has the lock, or finds it taken.
+    directory.create_without_keys()?;
+    Ok(directory)
 }
 
 /// Checks that no program uses a mount of the pool here; the error names those that do.

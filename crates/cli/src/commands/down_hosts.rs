@@ -34,7 +34,6 @@ pub fn refuse_here(file: &PoolFile, hosts: &PoolFileHosts, here: &str) -> Error 
 pub fn run(
     directory: &PoolDirectory,
     file: &PoolFile,
-    hosts: &PoolFileHosts,
     force: bool,
     patience: Duration,
     output: &mut Output,
@@ -48,7 +47,7 @@ pub fn run(
         Ok(())
     };
     let PoolStopped { hosts: stopped, refused } =
-        stop_on_hosts(directory, hosts, force, patience, cancel, &mut progress, &unmount_here)?;
+        stop_on_hosts(directory, file, force, patience, cancel, &mut progress, &unmount_here)?;
     // The line goes before anything is said.
     drop(progress);
     let force = force && !cancel.came();

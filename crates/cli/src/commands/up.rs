@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::units::parse_bytes;
 use ramlace_base::{Error, ErrorKind, Result, limits};
-use ramlace_client::{PoolFile, pool_name};
+use ramlace_client::{PoolDirectory, PoolFile, pool_name};
 use ramlace_launch::{
     AllHosts, Cancel, Claim, Host, HostStarted, HostsPlan, LocalPlan, MetricsAddress, PoolOptions, Transport,
     read_hosts, start_here, start_on_hosts, undo_here,
@@ -27,7 +27,7 @@ Examples:
   ramlace up --mount /mnt/pool                   and mount it: programs use what is there as files
   ramlace up --pool lab --listen 10.0.0.5:7000   reachable from other machines; server n listens on port 7000 + n
   ramlace up --hosts nodes                       servers on other machines, started by ssh
-  scontrol show hostnames | ramlace up --hosts - --transport 'srun -w {host} -N1 -n1 --overlap'
+  scontrol show hostnames | ramlace up --hosts -   the nodes of a job of Slurm, where it lets ssh in
   ramlace up --hosts nodes --transport 'ssh -p 2222' --remote-command /opt/ramlace/bin/ramlace
 
 The hosts file has one line for each machine; what stands behind a # is a comment:
@@ -36,7 +36,8 @@ HOST is handed to the transport command (user@name is fine). memory= is that of 
 [default: half of what it has available]; listen= is where they listen [default: 0.0.0.0:0, every address and a
 free port]; advertise= is the name or address by which others reach the host [default: HOST]. The machine on which
 `up` runs need not be one of them. It must be let in without a question (ssh: a key or an agent), and the same
-version of ramlace must be installed on all.
+version of ramlace must be installed on all. A transport command must let run what a command has started there, as ssh
+does: Slurm's srun ends it with its step.
 
 The servers run until `ramlace down`. What a pool holds is gone with it.";
 
@@ -167,7 +168,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
             .map_or(Ok(()), |mount| mounting::start(mount, Some(&file.name), &MountHow::default()))?;
         Ok(file)
     });
-    let file = started.inspect_err(|_| undo_here(&claim.directory))?;
+    let file = started.map_err(|error| undone(error, &claim.directory))?;
     let report = Report {
         file: &file,
         directory: &claim.directory,
@@ -178,6 +179,17 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
         mount: mount.as_deref(),
     };
     report.tell(began.elapsed(), output)
+}
+
+/// Undoes a start that has failed. Its error says so where servers are left.
+fn undone(error: Error, directory: &PoolDirectory) -> Error {
+    match undo_here(directory) {
+        Ok(()) => error,
+        Err(worse) => {
+            let text = format!("{}; what had been started runs on: {}", error.message(), worse.message());
+            Error::new(error.kind(), text)
+        }
+    }
 }
 
 /// Starts the servers; a signal meanwhile ends the start, and afterwards means what it did before.
