@@ -17,6 +17,11 @@
 //!   attributes are invalid, which voids both, and then the size is shown ([`Answering::Renew`]). That is left out where
 //!   the kernel may take the file for longer than it is, because a size that shrinks cannot be shown.
 //!
+//! A reply to SETATTR or LINK, or to CREATE of a file that was there before, the kernel takes in whatever it was answered
+//! since it sent the request: a smaller size takes back what a program has learned meanwhile, and drops what it has stored
+//! behind. So such a reply has no older size than any before, and an answer with a larger one waits until it was sent
+//! ([`AnsweringSet`]), and is shown.
+//!
 //! While the size is being shown for one answer, other answers for the same node show it, too: the kernel would ignore
 //! them as well.
 //!
@@ -27,7 +32,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ramlace_sync::Mutex;
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 /// Nodes that are remembered, at most.
 const NODES_MAX: usize = 65_536;
@@ -60,6 +65,8 @@ pub(crate) enum Answering {
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     state: Mutex<State>,
+    /// A reply that the kernel takes in whatever it was answered was sent.
+    set: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +86,10 @@ struct Node {
     shown: u64,
     /// Reads that are about to be answered that the file ends before their pages.
     ends: u32,
+    /// Replies that are about to be sent and that the kernel takes in whatever it was answered.
+    setting: u32,
+    /// How many of these were sent.
+    sets: u64,
     /// The size that was answered last, and when.
     answered: Option<(u64, Instant)>,
     /// The smallest size that was answered since the kernel has last voided what it had not taken in, and when.
@@ -97,7 +108,12 @@ impl Node {
     /// Whether an answer may not have been taken in yet.
     fn is_being_answered(&self, now: Instant) -> bool {
         let answers = [self.answered, self.least];
-        answers.into_iter().flatten().any(|(_, at)| now.duration_since(at) < TAKEN_IN)
+        self.setting > 0 || answers.into_iter().flatten().any(|(_, at)| now.duration_since(at) < TAKEN_IN)
+    }
+
+    /// Whether the kernel is about to take in another size than this, whatever it is answered.
+    fn is_being_set(&self, size: Size) -> bool {
+        self.setting > 0 && self.last.is_none_or(|last| size > last)
     }
 
     /// Takes down that the kernel is given this size. Whether a smaller one may be taken in behind it.
@@ -172,7 +188,7 @@ impl Dropped {
     /// The kernel is about to be answered. A size that shrinks cannot be shown, and its page is left alone where it is the only one.
     /// `may_be_longer`: the kernel may take the file for longer than it was answered, since programs here write it.
     pub(crate) fn answer(&self, of: u64, size: Size, may_be_longer: bool) -> Answering {
-        let mut state = self.state.lock();
+        let mut state = self.when_none_is_set(of, size);
         let all = state.all;
         let Some(node) = state.node(of) else { return Answering::Show(0) };
         if node.last.is_some_and(|last| size < last) {
@@ -184,6 +200,64 @@ impl Dropped {
             return Answering::Renew(node.drops);
         }
         if (node.is_dropped() || all) && is_shown { Answering::Show(node.drops) } else { Answering::Plain }
+    }
+
+    /// How many replies were sent that the kernel takes in whatever it was answered: to be taken when a request for a size is handled.
+    pub(crate) fn sets(&self, of: u64) -> u64 {
+        self.state.lock().nodes.get(&of).map_or(0, |node| node.sets)
+    }
+
+    /// The kernel has asked for a size when there were so many of these. If there are more, it ignores the answer: it is as if
+    /// something had been dropped meanwhile.
+    pub(crate) fn asked(&self, of: u64, size: Size, sets: u64) {
+        let mut state = self.when_none_is_set(of, size);
+        if let Some(node) = state.nodes.get_mut(&of).filter(|node| node.sets != sets) {
+            node.drops += 1;
+        }
+    }
+
+    /// The state, when no reply is about to be sent by which the kernel would take the file for shorter again.
+    fn when_none_is_set(&self, of: u64, size: Size) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        let until = Instant::now() + TAKEN_IN;
+        while state.nodes.get(&of).is_some_and(|node| node.is_being_set(size)) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.set.wait_timeout(state, left);
+        }
+        state
+    }
+
+    /// The kernel is about to be given this size, which it takes in whatever it was answered since it sent the request; the result is to be
+    /// dropped after the reply. `None`: another answer was newer, so this size is not to be given. `is_cut`: the request has set the size itself,
+    /// which is what the kernel makes of its pages.
+    pub(crate) fn begin_setting(
+        self: &Arc<Dropped>,
+        of: u64,
+        size: Size,
+        is_cut: bool,
+    ) -> Option<AnsweringSet> {
+        let mut state = self.when_none_is_set(of, size);
+        if let Some(node) = state.node(of) {
+            if node.last.is_some_and(|last| size < last) && !is_cut {
+                return None;
+            }
+            node.last = node.last.max(Some(size));
+            node.most = node.most.map(|most| most.max(size.bytes));
+            node.setting += 1;
+        }
+        drop(state);
+        Some(AnsweringSet { dropped: self.clone(), of })
+    }
+
+    fn end_setting(&self, of: u64) {
+        if let Some(node) = self.state.lock().nodes.get_mut(&of) {
+            node.setting = node.setting.saturating_sub(1);
+            node.sets += 1;
+        }
+        self.set.notify_all();
     }
 
     /// The kernel is about to be given an entry that leads to a file of this size.
@@ -260,167 +334,19 @@ impl Drop for AnsweringEnd {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A reply with a size that the kernel takes in whatever it was answered, until it was sent.
+#[derive(Debug)]
+pub struct AnsweringSet {
+    dropped: Arc<Dropped>,
+    of: u64,
+}
 
-    /// What is answered to a kernel whose files here nobody writes.
-    fn answer(dropped: &Dropped, of: u64, bytes: u64) -> Answering {
-        let last = dropped.state.lock().nodes.get(&of).and_then(|node| node.last).unwrap_or_default();
-        let generation = last.generation + u64::from(bytes < last.bytes);
-        dropped.answer(of, Size { generation, bytes }, false)
-    }
-
-    /// Whether the kernel is shown the size.
-    fn shows(dropped: &Dropped, of: u64, size: u64) -> bool {
-        match answer(dropped, of, size) {
-            Answering::Show(drops) => {
-                dropped.shown(of, drops);
-                true
-            }
-            Answering::Renew(drops) => {
-                dropped.voided(of, Size { generation: 0, bytes: size });
-                dropped.shown(of, drops + 1);
-                true
-            }
-            Answering::Plain | Answering::IsOld => false,
-        }
-    }
-
-    #[test]
-    fn an_answer_beside_a_read_that_finds_the_files_end_is_shown() {
-        let dropped = Arc::new(Dropped::default());
-        assert!(!shows(&dropped, 7, 10));
-        let ending = AnsweringEnd::begin(&dropped, 7);
-        assert!(!shows(&dropped, 7, 0), "nothing can be shown of an empty file");
-        assert!(shows(&dropped, 7, 20) && shows(&dropped, 7, 20), "the read may be answered behind each");
-        drop(ending);
-        assert!(shows(&dropped, 7, 20), "its answer may not be taken in yet");
-        assert!(!shows(&dropped, 7, 20));
-        dropped.forget(7);
-        drop(AnsweringEnd::begin(&dropped, 7));
-        assert_eq!(dropped.state.lock().nodes[&7].ends, 0);
-        assert!(shows(&dropped, 7, 30));
-    }
-
-    // SEMANTICS 114.4
-    #[test]
-    fn nobody_is_answered_while_the_size_is_still_to_be_shown_to_another() {
-        let dropped = Dropped::default();
-        dropped.end(7);
-        let Answering::Show(first) = answer(&dropped, 7, 10) else { panic!("there was a drop") };
-        let Answering::Show(second) = answer(&dropped, 7, 10) else {
-            panic!("the first has not shown it yet")
-        };
-        dropped.end(7);
-        dropped.shown(7, first);
-        dropped.shown(7, second);
-        assert!(shows(&dropped, 7, 10), "there was a drop meanwhile");
-        assert!(!shows(&dropped, 7, 10));
-        dropped.forget(7);
-        dropped.shown(7, 5);
-        dropped.end(7);
-        dropped.shown(7, 5);
-        dropped.end(7);
-        assert!(shows(&dropped, 7, 10), "what was shown before it was forgotten does not count");
-    }
-
-    #[test]
-    fn an_answer_is_shown_where_a_drop_may_have_come_before_it_or_behind() {
-        let dropped = Dropped::default();
-        assert!(!shows(&dropped, 7, 10), "nothing was dropped");
-        assert_eq!(dropped.begin(7), Some(10), "it may be on its way");
-        dropped.end(7);
-        assert_eq!(dropped.begin(7), None, "it was shown");
-        assert!(shows(&dropped, 7, 20) && !shows(&dropped, 7, 20));
-        dropped.forget_answer(7);
-        assert_eq!(dropped.begin(7), None);
-        dropped.forget(7);
-        assert!(!shows(&dropped, 7, 30));
-        let long_ago = Instant::now() - TAKEN_IN;
-        dropped.state.lock().nodes.get_mut(&7).unwrap().answered = Some((30, long_ago));
-        assert_eq!(dropped.begin(7), None, "it was taken in");
-    }
-
-    // SEMANTICS 114.5
-    #[test]
-    fn a_small_file_that_shrinks_is_not_shown() {
-        let dropped = Dropped::default();
-        let page = rustix::param::page_size() as u64;
-        assert!(!shows(&dropped, 7, 10 * page));
-        dropped.end(7);
-        assert!(shows(&dropped, 7, 9 * page));
-        dropped.end(7);
-        assert!(!shows(&dropped, 7, 10));
-        dropped.end(7);
-        assert!(shows(&dropped, 7, 20), "it grows");
-        dropped.forget_answer(7);
-        dropped.end(7);
-        assert!(shows(&dropped, 7, 10), "its kernel knew that it shrinks");
-    }
-
-    // SEMANTICS 114.4
-    #[test]
-    fn an_answer_of_before_does_not_count_whether_it_leaves_first_or_last() {
-        let size = |generation, bytes| Size { generation, bytes };
-        let dropped = Dropped::default();
-        assert_eq!(dropped.answer(7, size(0, 20), false), Answering::Plain);
-        dropped.begin(7);
-        dropped.end(7);
-        assert_eq!(dropped.answer(7, size(1, 0), false), Answering::Plain, "nothing can be shown of it");
-        assert!(matches!(dropped.answer(7, size(1, 20), true), Answering::Show(_)), "it may be longer");
-        let Answering::Renew(drops) = dropped.answer(7, size(1, 20), false) else {
-            panic!("the empty one may count")
-        };
-        dropped.voided(7, size(1, 20));
-        dropped.shown(7, drops + 1);
-        assert_eq!(dropped.answer(7, size(1, 20), false), Answering::Plain);
-        assert_eq!(dropped.answer(7, size(1, 0), false), Answering::IsOld);
-        assert_eq!(dropped.answer(7, size(0, 30), false), Answering::IsOld);
-        assert_eq!(dropped.answer(7, size(2, 0), false), Answering::Plain);
-        assert_eq!(dropped.answer(7, size(2, 10), false), Answering::Plain, "it may be taken for 20");
-        dropped.entry(7, 0);
-        assert_eq!(dropped.begin(7), Some(10), "an entry is shown before no drop");
-        dropped.entry(7, 0);
-        dropped.entry(8, 5);
-        assert_eq!(dropped.begin(8), None);
-        assert!(matches!(dropped.answer(7, size(2, 40), false), Answering::Renew(_)));
-    }
-
-    #[test]
-    fn an_answer_of_before_that_is_void_or_taken_in_needs_nothing() {
-        let dropped = Dropped::default();
-        assert!(!shows(&dropped, 7, 20) && !shows(&dropped, 7, 0));
-        dropped.begin(7);
-        dropped.end(7);
-        assert!(matches!(answer(&dropped, 7, 20), Answering::Show(_)), "the drop has voided it");
-        assert_eq!(answer(&dropped, 8, 10), Answering::Plain);
-        for node in dropped.state.lock().nodes.values_mut() {
-            let long_ago = Instant::now() - TAKEN_IN;
-            node.least = node.least.map(|(least, _)| (least, long_ago));
-            node.answered = node.answered.map(|(answered, _)| (answered, long_ago));
-        }
-        assert_eq!(answer(&dropped, 8, 20), Answering::Plain, "it was taken in");
-        assert_eq!(dropped.state.lock().nodes[&8].most, Some(20));
-    }
-
-    #[test]
-    fn beyond_the_limit_any_node_may_have_been_dropped() {
-        let dropped = Dropped::default();
-        (0..NODES_MAX as u64).for_each(|node| assert!(!shows(&dropped, node, 1)));
-        let now = Instant::now();
-        for (of, node) in &mut dropped.state.lock().nodes {
-            // However long it takes until they are looked at.
-            let at = if *of == 7 { now + Duration::from_secs(3_600) } else { now - TAKEN_IN };
-            (node.answered, node.least) = (Some((1, at)), Some((1, at)));
-        }
-        assert_eq!(dropped.begin(1 << 40), None);
-        assert_eq!(dropped.state.lock().nodes.len(), 2, "answers that were taken in make room");
-        assert_eq!(dropped.begin(7), Some(1), "this one may be on its way");
-        dropped.end(7);
-        (0..NODES_MAX as u64).for_each(|node| dropped.end(node));
-        assert!(shows(&dropped, 1 << 41, 1) && shows(&dropped, 1 << 42, 1));
-        dropped.entry(1 << 43, 1);
-        assert!(!dropped.state.lock().nodes.contains_key(&(1 << 43)), "an entry needs no room");
+impl Drop for AnsweringSet {
+    fn drop(&mut self) {
+        self.dropped.end_setting(self.of);
     }
 }
+
+#[cfg(test)]
+#[path = "dropped_tests.rs"]
+mod tests;

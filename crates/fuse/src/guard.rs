@@ -25,6 +25,7 @@ use rustix::net::{
 };
 
 use crate::device::Device;
+use crate::given_up::GivenUp;
 use crate::porter::Porter;
 
 /// The longest message that is sent through a guard.
@@ -56,6 +57,7 @@ struct State {
     /// Guards that were started.
     lives: u64,
     idle: Vec<Line>,
+    given_up: GivenUp,
     over: bool,
 }
 
@@ -65,9 +67,9 @@ struct Running {
 }
 
 /// A socket to one thread of the guard.
-struct Line {
-    life: u64,
-    socket: OwnedFd,
+pub struct Line {
+    pub life: u64,
+    pub socket: OwnedFd,
 }
 
 impl fmt::Debug for Guard {
@@ -110,20 +112,33 @@ impl Guard {
         Err(Error::new(ErrorKind::Fatal, "the process that has the kernel drop pages ends again and again"))
     }
 
-    /// Sends a notification and waits for its result for a short time only: the kernel may wait for pages that others hold.
-    pub fn tell_for_a_moment(&self, message: &[u8]) {
-        let Ok(Some(line)) = self.take_line() else { return };
+    /// Sends a notification about this node and waits for its result for a short time only: the kernel may wait for pages that
+    /// others hold. `false`: it was not sent, because too many others still wait.
+    pub fn tell_for_a_moment(&self, node: u64, message: &[u8]) -> bool {
+        {
+            let mut state = self.lock();
+            let State { given_up, idle, .. } = &mut *state;
+            if !given_up.has_room(node, idle) {
+                return false;
+            }
+        }
+        let Ok(Some(line)) = self.take_line() else { return true };
         // Where the guard has just ended the next message finds another one.
         if rustix::net::send(&line.socket, message, SendFlags::NOSIGNAL).is_err() {
-            return;
+            return true;
         }
         let mut polled = [PollFd::new(&line.socket, PollFlags::IN)];
-        let is_done = matches!(poll(&mut polled, Some(&MOMENT)), Ok(1..)) && line.answer().is_some();
+        let is_over = matches!(poll(&mut polled, Some(&MOMENT)), Ok(1..));
+        let is_done = is_over && line.answer().is_some();
         let mut state = self.lock();
-        // Else its thread ends when it has notified the kernel.
-        if is_done && !state.over && state.lives == line.life {
-            state.idle.push(line);
+        if !state.over && state.lives == line.life {
+            match (is_over, is_done) {
+                (false, _) => state.given_up.add(node, line),
+                (true, true) => state.idle.push(line),
+                (true, false) => {}
+            }
         }
+        true
     }
 
     /// Ends the process. Threads that wait for a drop get an error, and later drops are refused.
@@ -131,6 +146,7 @@ impl Guard {
         let mut state = self.lock();
         state.over = true;
         state.idle.clear();
+        state.given_up.clear();
         let running = state.running.take();
         drop(state);
         if let Some(running) = running {
@@ -184,6 +200,7 @@ impl Guard {
             return;
         }
         state.idle.clear();
+        state.given_up.clear();
         if let Some(running) = state.running.take() {
             eprintln!("ramlace: the guard of this mount has ended, and another one begins");
             state.failed = Some(running);

@@ -13,6 +13,7 @@ use ramlace_base::{Error, ErrorKind, Result};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zerocopy::IntoBytes;
 
 use crate::abi::OutHeader;
@@ -52,9 +53,16 @@ struct Shared {
 /// When this is no socket of a daemon.
 pub fn run_guard(control: impl AsFd, enter_sandbox: impl FnOnce()) -> Result<()> {
     let _ = become_io_flusher();
+    allow_many_descriptors();
     stay_when_the_daemon_is_asked_to_end();
     enter_sandbox();
     serve(control.as_fd())
+}
+
+/// Each line is one: a shell's programs may have fewer than there are threads that wait for the kernel.
+fn allow_many_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 pub fn stay_when_the_daemon_is_asked_to_end() {
@@ -69,7 +77,7 @@ pub fn stay_when_the_daemon_is_asked_to_end() {
 /// Returns when the daemon has gone and no notification is being written any more.
 fn serve(control: BorrowedFd<'_>) -> Result<()> {
     let mut bytes = [0; 8];
-    let Some(device) = receive(control, &mut bytes) else {
+    let Received::Descriptor(device) = receive(control, &mut bytes) else {
         return Err(Error::new(ErrorKind::Invalid, "a guard is started by the daemon of a mount alone"));
     };
     let shared = Arc::new(Shared {
@@ -87,10 +95,17 @@ fn serve(control: BorrowedFd<'_>) -> Result<()> {
         }
     })
     .map_err(|error| Error::from_io(&error, "starting the thread that refuses requests"))?;
-    while let Some(line) = receive(control, &mut [0]) {
-        // If no thread can be started, the line is closed, which the daemon sees.
-        let shared = shared.clone();
-        let _ = thread("line", move || shared.listen(&line));
+    loop {
+        match receive(control, &mut [0]) {
+            // If no thread can be started, the line is closed, which the daemon sees.
+            Received::Descriptor(line) => {
+                let shared = shared.clone();
+                let _ = thread("line", move || shared.listen(&line));
+            }
+            // So it is where this process may have no more descriptors.
+            Received::Nothing => {}
+            Received::End => break,
+        }
     }
     shared.end();
     shared.await_quiet();
@@ -101,16 +116,30 @@ fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()
     std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(run).map(drop)
 }
 
-/// A descriptor that the daemon sends; none when it has ended.
-fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Option<OwnedFd> {
+/// What the daemon sends.
+enum Received {
+    Descriptor(OwnedFd),
+    /// A message without a descriptor: the kernel has closed it, because this process had as many as it may have.
+    Nothing,
+    /// The daemon has ended.
+    End,
+}
+
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Received {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];
-    rustix::io::retry_on_intr(|| recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)).ok()?;
-    control.drain().find_map(|message| match message {
+    let read =
+        rustix::io::retry_on_intr(|| recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC));
+    match read {
+        Ok(message) if message.bytes > 0 => {}
+        Ok(_) | Err(_) => return Received::End,
+    }
+    let descriptor = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
-    })
+    });
+    descriptor.map_or(Received::Nothing, Received::Descriptor)
 }
 
 impl Shared {
@@ -269,6 +298,23 @@ mod tests {
         assert_eq!(read(&line), libc::EFAULT.to_le_bytes());
         rustix::io::write(&line, &message[1..]).unwrap();
         assert_eq!(read(&guarded.kernel), message[1..]);
+        drop(guarded.daemon);
+        guarded.runs.join().unwrap().unwrap();
+    }
+
+    // SEMANTICS 120.5
+    #[test]
+    fn a_line_that_does_not_arrive_is_not_the_daemons_end() {
+        let guarded = guarded();
+        let line = guarded.line();
+        // So it is where the guard has as many descriptors as it may have.
+        rustix::io::write(&guarded.daemon, &[0]).unwrap();
+        rustix::io::write(&line, b"words").unwrap();
+        assert_eq!(read(&guarded.kernel), b"words");
+        assert_eq!(read(&line), 0_i32.to_le_bytes());
+        let late = guarded.line();
+        rustix::io::write(&late, b"later").unwrap();
+        assert_eq!(read(&guarded.kernel), b"later");
         drop(guarded.daemon);
         guarded.runs.join().unwrap().unwrap();
     }

@@ -8,8 +8,8 @@
 //! child closes them before its exec and waits for an answer, holding the connection open for ever if the session
 //! ends meanwhile. The kernel has no way out of either but an abort.
 //!
-//! Lock order: a lock belongs to one file here and is held while its table is read or changed; [`guard`] alone takes
-//! another one under its own, and says so.
+//! Lock order: a lock belongs to one file here and is held while its table is read or changed; [`guard`] and [`turns`] alone
+//! take another one under their own, and say so.
 //!
 //! Invariant: `fuse` knows nothing of pools. What the kernel sends is bytes of a stranger: decoding checks every
 //! length and never panics. Every request is answered exactly once, by the descriptor that it was read from.
@@ -29,6 +29,7 @@ mod encode;
 mod flags;
 mod flusher;
 mod fusermount;
+mod given_up;
 mod guard;
 mod guarding;
 mod inflight;
@@ -49,12 +50,12 @@ pub use backing::{Backing, BackingFiles};
 pub use buffer::Scratch;
 pub use counts::RequestCounts;
 pub use directory::DirectoryBuffer;
-pub use dropped::{AnsweringEnd, Size};
+pub use dropped::{AnsweringEnd, AnsweringSet, Size};
 pub use flags::Flags;
 pub use flusher::become_io_flusher;
 pub use guard::GuardCommand;
 pub use guarding::run_guard;
-pub use mount::{clear_dead, remount, unmount};
+pub use mount::{clear_dead, mounted_on, remount, unmount};
 pub use mounts::{MountPoint, mounts};
 pub use notifier::Notifier;
 pub use operation::{Caller, Operation, Request, SetAttributes, SetTime};

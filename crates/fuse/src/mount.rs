@@ -96,6 +96,14 @@ pub fn unmount_own(mount: &MountPoint, detach: bool) -> Result<()> {
     }
 }
 
+/// The newest mount of ramlace on a directory, which is not asked anything.
+///
+/// # Errors
+/// When the directory above it cannot be reached.
+pub fn mounted_on(dir: &Path) -> Result<Option<MountPoint>> {
+    mount_on(&kernel_path(dir)?)
+}
+
 /// Takes mounts whose program has ended away from `dir`, in use or not, and says which: programs that have files of
 /// them open get errors whether they are visible or not.
 ///

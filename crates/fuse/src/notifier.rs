@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{self, OutHeader, notify};
 use crate::delays::{Delays, Kind, Moment};
 use crate::device::Device;
-use crate::dropped::{Answering, AnsweringEnd, Dropped, Size};
+use crate::dropped::{Answering, AnsweringEnd, AnsweringSet, Dropped, Size};
 use crate::guard::Guard;
 
 /// Notifies the kernel of what to forget. Its methods answer `false` when the kernel did not know the node or the name,
@@ -79,25 +79,47 @@ impl Notifier {
     /// ([`Dropped`]): otherwise a read would end where the file ended before. Unlike the other notifications this may be sent by the handler of
     /// a request: it waits for a short time at most.
     ///
-    /// `may_be_longer`: programs here write the file, so the kernel may have a larger size than any reply contained.
+    /// `may_be_longer`: programs here write the file, so the kernel may have a larger size than any reply contained. `asked`: what
+    /// [`Notifier::asked_for_size`] has returned when the request was read.
     ///
     /// Returns `false` if a reply with a newer size was sent in between: then this one must not be sent, and the caller asks for the size again.
     #[must_use]
-    pub fn answering_size(&self, node: u64, size: Size, may_be_longer: bool) -> bool {
+    pub fn answering_size(&self, node: u64, size: Size, may_be_longer: bool, asked: u64) -> bool {
+        self.dropped.asked(node, size, asked);
         let drops = match self.dropped.answer(node, size, may_be_longer) {
             Answering::IsOld => return false,
             Answering::Plain => return true,
             Answering::Show(drops) => drops,
             Answering::Renew(drops) => {
                 let body = abi::InvalidateInodeOut { ino: node, off: -1, len: 0 };
-                self.tell_for_a_moment(notify::INVAL_INODE, body.as_bytes(), 0);
+                if !self.tell_for_a_moment(notify::INVAL_INODE, node, body.as_bytes(), 0) {
+                    return true;
+                }
                 self.dropped.voided(node, size);
                 drops + 1
             }
         };
-        self.show_size(node, size.bytes);
-        self.dropped.shown(node, drops);
+        // Else the next answer shows it.
+        if self.show_size(node, size.bytes) {
+            self.dropped.shown(node, drops);
+        }
         true
+    }
+
+    /// To be called when a request was read whose answer contains the size of a file.
+    #[must_use]
+    pub fn asked_for_size(&self, node: u64) -> u64 {
+        self.dropped.sets(node)
+    }
+
+    /// To be called before a reply to SETATTR or LINK, or to CREATE of a file that was there before, with this size; the result is to be dropped after
+    /// the reply. The kernel takes the size in whatever it was answered since it sent the request, so answers with a larger one wait until then.
+    ///
+    /// `None`: a reply with a newer size was sent in between: then this one must not be sent, and the caller asks for the size again. That is
+    /// never so where the request has set the size (`is_cut`).
+    #[must_use]
+    pub fn answering_set(&self, node: u64, size: Size, is_cut: bool) -> Option<AnsweringSet> {
+        self.dropped.begin_setting(node, size, is_cut)
     }
 
     /// To be called before a reply with an entry that leads to a file of this size.
@@ -130,25 +152,29 @@ impl Notifier {
     /// The STORE names the last page but one: where that was not cached, it is cached afterwards without content, and is read by itself. The last
     /// page has to be read together with what lies behind it: where the kernel takes the file for longer than it is, the reply to that read says
     /// where it ends.
-    fn show_size(&self, node: u64, size: u64) {
+    ///
+    /// `false`: so many others of this file wait for that page that none was sent.
+    fn show_size(&self, node: u64, size: u64) -> bool {
         if size == 0 {
-            return;
+            return true;
         }
         let page = rustix::param::page_size() as u64;
         let offset = ((size - 1) / page * page).saturating_sub(page);
         let bytes = (size - offset) as u32;
         let body = abi::StoreOut { nodeid: node, offset, size: bytes, padding: 0 };
-        self.tell_for_a_moment(notify::STORE, body.as_bytes(), bytes);
+        self.tell_for_a_moment(notify::STORE, node, body.as_bytes(), bytes)
     }
 
-    /// Sends a notification that does not make the kernel wait for pages. The last `absent` bytes of the message are not readable memory.
-    fn tell_for_a_moment(&self, code: i32, body: &[u8], absent: u32) {
+    /// Sends a notification about a node, and does not wait when the kernel waits for pages. The last `absent` bytes of the message are not
+    /// readable memory. `false`: it was not sent ([`Guard::tell_for_a_moment`]).
+    fn tell_for_a_moment(&self, code: i32, node: u64, body: &[u8], absent: u32) -> bool {
         let len = (size_of::<OutHeader>() + body.len()) as u32 + absent;
         let header = OutHeader { len, error: code, unique: 0 };
-        if let Channel::Guarded(guard) = &self.channel
-            && let Some(guard) = guard.upgrade()
-        {
-            guard.tell_for_a_moment(&[header.as_bytes(), body].concat());
+        match &self.channel {
+            Channel::Guarded(guard) => guard
+                .upgrade()
+                .is_none_or(|guard| guard.tell_for_a_moment(node, &[header.as_bytes(), body].concat())),
+            Channel::Here(_) => true,
         }
     }
 

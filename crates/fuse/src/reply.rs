@@ -54,6 +54,11 @@ impl Reply {
     /// Enters the request as unanswered.
     pub(crate) fn new(channel: &Arc<Channel>, unique: u64, opcode: u32) -> Reply {
         channel.inflight.begin(unique);
+        Reply::entered(channel, unique, opcode)
+    }
+
+    /// The answer to a request that is entered already.
+    pub(crate) fn entered(channel: &Arc<Channel>, unique: u64, opcode: u32) -> Reply {
         let kind = Kind::of_request(opcode, false);
         Reply { unique, opcode, kind, answered: false, channel: Arc::clone(channel) }
     }

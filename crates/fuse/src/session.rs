@@ -27,13 +27,16 @@ use crate::{BackingFiles, FileSystem, MountOptions, Notifier, RequestCounts, Wor
 /// Why [`Session::run`] came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The mount is gone.
+    /// The kernel has ended the connection: the mount is gone, or somebody has aborted it.
     Unmounted,
     /// [`Stopper::stop`] was called.
     Stopped,
 }
 
-/// A mount whose requests this process answers. Dropping it takes the mount away (lazily), if it is still there.
+/// A mount whose requests this process answers. Dropping it takes the mount away (lazily), unless the kernel has ended the
+/// connection: then the mount is gone. After an abort (by root, `/sys/fs/fuse/connections`) a dead one stays, which
+/// [`crate::unmount`] takes away: the kernel tells a daemon the same of both, and by now another mount on this directory may have the
+/// device's number.
 #[derive(Debug)]
 pub struct Session {
     device: Option<Arc<Device>>,
@@ -47,7 +50,7 @@ pub struct Session {
     delays: Option<Arc<Delays>>,
     /// The process that mounts and unmounts; none: this one does.
     porter: Option<Arc<Porter>>,
-    /// The mount is gone, and its device's number may be another one's by now.
+    /// The kernel has ended the connection, and the number of the mount's device may be another one's by now.
     gone: bool,
 }
 

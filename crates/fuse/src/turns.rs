@@ -26,7 +26,8 @@ pub struct Aside {
 
 /// Which requests are handled, and which wait.
 ///
-/// Lock order: `state`, then what the file system locks when a request waits, or waits no more.
+/// Lock order: `state`, then what is locked where a request is entered ([`crate::inflight`]), and what the file system locks
+/// when one waits, or waits no more.
 pub struct Turns {
     limits: Workers,
     state: Mutex<State>,
@@ -92,11 +93,13 @@ impl Turns {
         state.drop_unwanted();
     }
 
-    /// Whether so many less urgent ones are handled that there are threads left.
+    /// Whether so few are handled that there are threads left, for its like and for each that is more urgent: these may
+    /// have come first, and have taken the room of what is less urgent.
     fn has_room(&self, state: &State, urgency: Urgency) -> bool {
-        let up_to = urgency as usize;
-        let handled: usize = state.handled[..=up_to].iter().sum();
-        handled < self.limits.threads_max + up_to * self.limits.reserved_threads
+        (urgency as usize..state.handled.len()).all(|level| {
+            let handled: usize = state.handled[..=level].iter().sum();
+            handled < self.limits.threads_max + level * self.limits.reserved_threads
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -132,6 +135,21 @@ mod tests {
         assert_eq!(count(Urgency::Reads), 2);
         assert_eq!(count(Urgency::WritesBack), 2);
         assert_eq!(Turns::threads_max(turns.limits), 8);
+    }
+
+    // SEMANTICS 117.2
+    #[test]
+    fn what_others_wait_for_has_threads_left_whatever_came_first() {
+        let turns = turns(4, 2);
+        let count = |urgency| (0..20).take_while(|_| begin(&turns, urgency, 100)).count();
+        assert_eq!(count(Urgency::Reads), 6);
+        assert_eq!(count(Urgency::Usual), 0, "it would take the last threads");
+        assert_eq!(count(Urgency::WritesBack), 2);
+        let next = |ended| turns.end(ended).map(|aside| aside.urgency);
+        assert_eq!(next(Urgency::WritesBack), Some(Urgency::WritesBack), "its room is for its like alone");
+        assert_eq!(next(Urgency::Reads), Some(Urgency::Reads));
+        assert_eq!(next(Urgency::Reads), Some(Urgency::Usual));
+        assert_eq!(next(Urgency::Usual), None);
     }
 
     #[test]

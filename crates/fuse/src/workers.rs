@@ -290,6 +290,8 @@ impl<F: FileSystem> Pool<F> {
                 let has_turn = urgency.is_some();
                 let urgency = urgency.unwrap_or_else(|| file_system.urgency(&operation));
                 let aside = || {
+                    // An interrupt finds it while it waits.
+                    channel.inflight.begin(unique);
                     let kept = file_system.waits(unique, &operation);
                     Aside { channel: channel.clone(), bytes: bytes.into(), urgency, kept }
                 };
@@ -298,7 +300,11 @@ impl<F: FileSystem> Pool<F> {
                 }
                 let kind = Kind::of_request(opcode, urgency == Urgency::WritesBack);
                 channel.delay(kind, Moment::Before);
-                let reply = Reply::new(channel, unique, opcode).of(kind);
+                let reply = match has_turn {
+                    true => Reply::entered(channel, unique, opcode),
+                    false => Reply::new(channel, unique, opcode),
+                };
+                let reply = reply.of(kind);
                 let request = Request { unique, node, caller, operation, scratch };
                 // A handler that panics is a bug of its own; its request is answered (EIO) when `reply` is dropped.
                 let _ = std::panic::catch_unwind(AssertUnwindSafe(|| file_system.handle(request, reply)));
@@ -343,4 +349,76 @@ fn take_unanswered<F: FileSystem>(file_system: &F, channel: &Arc<Channel>, messa
 /// A session that ended by a failure of the device.
 pub fn lost(error: &Error) -> Error {
     Error::new(ErrorKind::Fatal, format!("the mount ended: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::abi::{InHeader, OutHeader, opcode};
+    use crate::guard::pair;
+
+    /// Each request says here that it is handled, and waits to be told to go on. It fails if its program has a signal.
+    struct Blocking {
+        handled: Mutex<Sender<u64>>,
+        go: Mutex<Receiver<()>>,
+    }
+
+    impl FileSystem for Blocking {
+        fn handle(&self, request: Request<'_>, reply: Reply) {
+            self.handled.lock().send(request.unique).unwrap();
+            self.go.lock().recv().unwrap();
+            match reply.interrupted() {
+                true => reply.error(libc::EINTR),
+                false => reply.ok(),
+            };
+        }
+    }
+
+    fn send(kernel: &OwnedFd, opcode: u32, unique: u64, body: &[u8]) {
+        let len = (size_of::<InHeader>() + body.len()) as u32;
+        let header = InHeader { len, opcode, unique, ..Default::default() };
+        rustix::io::write(kernel, &[header.as_bytes(), body].concat()).unwrap();
+    }
+
+    fn answer_of(kernel: &OwnedFd) -> OutHeader {
+        let mut header = OutHeader::default();
+        rustix::io::read(kernel, header.as_mut_bytes()).unwrap();
+        header
+    }
+
+    // SEMANTICS 38.2
+    #[test]
+    fn a_signal_is_not_forgotten_while_its_request_waits_for_its_turn() {
+        let (kernel, device) = pair().unwrap();
+        let ((handled, is_handled), (go, goes)) = (channel(), channel());
+        let file_system = Arc::new(Blocking { handled: Mutex::new(handled), go: Mutex::new(goes) });
+        let limits = Workers { idle_threads_min: 1, threads_max: 1, reserved_threads: 1 };
+        let device = Arc::new(Device::new(device));
+        let control = Arc::<Control>::default();
+        let pool =
+            Pool::start(file_system, device, control.clone(), Arc::default(), None, limits, 4096).unwrap();
+        send(&kernel, opcode::STATFS, 2, &[]);
+        assert_eq!(is_handled.recv(), Ok(2));
+        send(&kernel, opcode::STATFS, 34, &[]);
+        send(&kernel, opcode::INTERRUPT, 35, 34_u64.as_bytes());
+        // Many more, of requests that were answered. What has no descriptor of its own is read in this order.
+        for other in (2..200_u64).map(|number| number * 32 + 2) {
+            send(&kernel, opcode::INTERRUPT, other + 1, other.as_bytes());
+        }
+        // It waits for no turn, and is answered when everything before it was read.
+        send(&kernel, opcode::DESTROY, 6, &[]);
+        assert_eq!(answer_of(&kernel).unique, 6);
+        go.send(()).unwrap();
+        assert_eq!(answer_of(&kernel), OutHeader { len: 16, error: 0, unique: 2 });
+        assert_eq!(is_handled.recv(), Ok(34));
+        go.send(()).unwrap();
+        assert_eq!(answer_of(&kernel), OutHeader { len: 16, error: -libc::EINTR, unique: 34 });
+        control.end_workers();
+        assert!(!pool.inflight.interrupted(34), "it is entered once");
+    }
 }

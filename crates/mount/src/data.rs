@@ -81,13 +81,7 @@ impl PoolFileSystem {
             return Ok(Read { bytes, drops: None, ends: None });
         };
         let read = self.read_current_pages(&open, &mut buffer[..below_end], range, unique)?;
-        if read.bytes == 0 && range.length() > rustix::param::page_size() as u64 {
-            // The kernel reads ahead behind the end, because it does not know yet that another mount has
-            // truncated the file. It takes the place of such an answer for the file's end, and of several
-            // that come out of order the wrong one: a program would read zeros up to there. After an error it
-            // asks again, page by page.
-            return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
-        }
+        check_meets_file(range, read.bytes)?;
         let behind = behind_last_page(range, read.bytes);
         if behind.is_empty() {
             return Ok(Read {
@@ -103,6 +97,8 @@ impl PoolFileSystem {
             open.file.keep_behind(behind)?;
         }
         let again = self.read_current_pages(&open, buffer, range, unique)?;
+        // It may have been truncated meanwhile.
+        check_meets_file(range, again.bytes)?;
         let is_repeated = read.repeated || again.repeated;
         let dropped = if is_repeated { range } else { behind_last_page(range, again.bytes) };
         let dropped = (!dropped.is_empty()).then_some((inode, dropped));
@@ -371,23 +367,29 @@ impl PoolFileSystem {
             return self.clear_set_id(file, caller);
         }
         // A home knows of its only user's session who writes, and clears them by itself.
-        if !self.for_users || !self.handles.is_set_id_outdated(file.inode()) {
+        let may_have_some = self.handles.is_set_id_doubted(file.inode())
+            || (self.for_users && self.handles.is_set_id_outdated(file.inode()));
+        if !may_have_some {
             return Ok(());
         }
         match self.clear_set_id(file, caller) {
             // A write into lanes needs no home, and it had none when its home was last heard.
-            Err(error) if matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) => Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) => {
+                self.handles.asked_for_set_id_in_vain(file.inode());
+                Ok(())
+            }
             cleared => cleared,
         }
     }
 
     /// The same, whatever is known of the file.
     pub(crate) fn clear_set_id(&self, file: &File, caller: Caller) -> Result<()> {
+        let since = self.handles.now();
         let dropped = match self.for_users {
             true => acting_for(credentials(caller, &self.porter)?, || file.drop_set_id()),
             false => file.drop_set_id(),
         };
-        self.handles.learn(&dropped?);
+        self.handles.learn(&dropped?, since);
         self.leases.changed_here(&[file.inode()]);
         Ok(())
     }
@@ -487,6 +489,16 @@ pub(crate) fn await_published(pool: &Pool, pages: &Pages, inode: InodeId) -> Res
 
 fn range_of(offset: u64, length: usize) -> ByteRange {
     ByteRange { start: offset, end: offset.saturating_add(length as u64) }
+}
+
+/// The kernel reads ahead behind the end, because it does not know yet that another mount has truncated the file. It takes the
+/// place of such an answer for the file's end, and of several that come out of order the wrong one: a program would read zeros
+/// up to there. After an error it asks again, page by page.
+fn check_meets_file(range: ByteRange, bytes: usize) -> Result<()> {
+    if bytes == 0 && range.length() > rustix::param::page_size() as u64 {
+        return Err(Error::new(ErrorKind::Stale, "read-ahead behind the end of the file"));
+    }
+    Ok(())
 }
 
 /// The pages of a read that lie behind the last one with bytes of the file. The kernel fills them with zeros, and may

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, OpenAnswer, Rights};
 use ramlace_fuse::{
-    Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes, SetTime, StatX,
+    AnsweringSet, Attributes as KernelAttributes, Caller, Entry, OpenFlags, SetAttributes as Changes,
+    SetTime, StatX,
 };
 use ramlace_wire::inline::FirstPage;
 use ramlace_wire::namespace::{CreateUnnamed, EntryLeased, NewMode, Opened, SetAttributes, TimeReason};
 use ramlace_wire::{Attributes, LayoutHints, Mode};
 
 use crate::attributes::{entry, kernel_attributes, timestamp};
-use crate::handles::{HolesMade, OpenFile, SET_ID_BITS, Writes};
+use crate::handles::{OpenFile, SET_ID_BITS, Since, Writes};
 use crate::kept::Named;
 use crate::leases::{Believed, NameChange, Offered};
 use crate::mounted::PoolFileSystem;
@@ -32,20 +33,17 @@ impl PoolFileSystem {
     ///
     /// This also serves `fstat`, for which the kernel names no descriptor: a program that has mapped the file relies on
     /// the size.
-    pub(crate) fn attributes_in_order(
-        &self,
-        node: u64,
-        inode: InodeId,
-    ) -> Result<(KernelAttributes, Duration)> {
+    fn attributes_in_order(&self, node: u64, inode: InodeId) -> Result<(Attributes, Duration)> {
+        let asked = self.leases.asked_for_size(node);
         let is_in_order = |attributes: &Attributes| {
-            !self.handles.is_cached(inode)
-                || self.leases.answering_size(node, attributes, self.handles.is_written_here(inode))
+            let is_written = self.handles.is_written_here(inode);
+            !self.handles.is_cached(inode) || self.leases.answering_size(node, attributes, is_written, asked)
         };
         let mut asked_again = 0;
         loop {
             let (attributes, valid) = self.attributes_now(inode)?;
             if is_in_order(&attributes) {
-                return Ok((kernel_attributes(&attributes), valid));
+                return Ok((attributes, valid));
             }
             asked_again += 1;
             if asked_again == ASKED_AGAIN_MAX {
@@ -55,17 +53,51 @@ impl PoolFileSystem {
         }
     }
 
+    /// The answer to GETATTR.
+    pub(crate) fn get_attributes(&self, node: u64, inode: InodeId) -> Result<(KernelAttributes, Duration)> {
+        let (attributes, valid) = self.attributes_in_order(node, inode)?;
+        Ok((kernel_attributes(&attributes), valid))
+    }
+
+    /// The attributes for a reply whose size the kernel takes in whatever it was answered since it sent the request: they are
+    /// not older than what any other reply has contained since, unless the request has set the size itself (`is_cut`). The
+    /// second is to be dropped after the reply: others with a larger size wait until then.
+    pub(crate) fn attributes_to_set(
+        &self,
+        node: u64,
+        mut attributes: Attributes,
+        is_cut: bool,
+    ) -> (Attributes, Option<AnsweringSet>) {
+        let inode = attributes.inode;
+        if !self.handles.is_cached(inode) {
+            return (attributes, None);
+        }
+        let mut asked_again = 0;
+        loop {
+            if let Some(setting) = self.leases.answering_set(node, &attributes, is_cut) {
+                return (attributes, Some(setting));
+            }
+            asked_again += 1;
+            match self.attributes_now(inode) {
+                Ok((now, _)) if asked_again < ASKED_AGAIN_MAX => attributes = now,
+                // What seemed newer is not what the home knows; or it does not answer, and has done what was asked.
+                _ => self.leases.size_changed(node),
+            }
+        }
+    }
+
     /// The attributes of an inode, now or when it was removed: a directory, a pipe or the like that a program
     /// here has open.
     fn attributes_now(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
         // If the home does not answer, the next request reports that.
         let _ = self.passthrough.publish(inode);
+        let since = self.handles.now();
         if let Some(attributes) = self.raw().promised_attributes(inode) {
-            self.handles.note(&attributes);
+            self.handles.note(&attributes, since);
             return Ok((attributes, Duration::ZERO));
         }
         if let Some((kept, asked)) = self.kept_attributes(inode) {
-            self.handles.note(&kept);
+            self.handles.note(&kept, since);
             let valid =
                 self.leases.attributes(asked, Offered::of(&kept, self.nodes.places.has_one_number(inode)));
             return Ok((kept, valid));
@@ -73,7 +105,7 @@ impl PoolFileSystem {
         let asked = self.leases.ask();
         match self.lease_attributes(inode) {
             Ok(leased) => {
-                self.handles.note(&leased.info.attributes);
+                self.handles.note(&leased.info.attributes, since);
                 self.removed.note(&leased.info.attributes);
                 let one_number = self.nodes.places.has_one_number(inode);
                 let offered = Offered::of(&leased.info.attributes, leased.attributes && one_number);
@@ -90,7 +122,7 @@ impl PoolFileSystem {
     }
 
     pub(crate) fn open(&self, inode: InodeId, flags: u32, kill_set_id: bool) -> Result<(u64, OpenFlags)> {
-        let since = self.handles.holes_made();
+        let since = self.handles.now();
         let only_reads = is_for_reading(flags);
         if only_reads && let Some((file, answer)) = self.raw().reopen(inode, || self.attributes_since(inode))
         {
@@ -106,7 +138,7 @@ impl PoolFileSystem {
         // A user who may not write through this open truncates the file by their own right, so the home has
         // to know the user.
         if kill_set_id && rights_of(flags).write && opened.info.attributes.mode & SET_ID_BITS != 0 {
-            self.handles.note(&file.drop_set_id()?);
+            self.handles.note(&file.drop_set_id()?, since);
             self.leases.changed_here(&[inode]);
         }
         let (number, open_flags) = self.adopt(file, &opened, flags, since)?;
@@ -130,10 +162,10 @@ impl PoolFileSystem {
         name: &[u8],
         mode: NewMode,
         flags: u32,
-    ) -> Result<(Entry, u64, OpenFlags)> {
+    ) -> Result<(Entry, u64, OpenFlags, Option<AnsweringSet>)> {
         let exclusive = flags & libc::O_EXCL as u32 != 0;
         let request = self.create_request(parent, name, mode, rights_of(flags), exclusive)?;
-        let since = self.handles.holes_made();
+        let since = self.handles.now();
         let asked = self.leases.ask();
         let is_free = || {
             let kept = self.leases.kept_name(self.raw(), parent, name);
@@ -155,16 +187,23 @@ impl PoolFileSystem {
         let attributes =
             opened.leased.attributes && opened.created && !self.passthrough.may_be_stored_into(made.inode);
         let leased = EntryLeased { attributes, ..opened.leased };
-        let entry = entry(made, self.leases.made(asked, (parent, leased), made));
+        let mut entry = entry(made, self.leases.made(asked, (parent, leased), made));
         // It counts as known from here on. A FORGET of what the kernel knew of it before may have come after
         // `adopt`, and have ended what that had noted.
         self.modes.note(made.inode, self.handles.get(number)?.mode);
-        Ok((entry, number, open_flags))
+        self.passthrough.known(made.inode);
+        if opened.created {
+            return Ok((entry, number, open_flags, None));
+        }
+        let is_cut = flags & libc::O_TRUNC as u32 != 0;
+        let (now, setting) = self.attributes_to_set(entry.node, made.clone(), is_cut);
+        entry.attributes = kernel_attributes(&now);
+        Ok((entry, number, open_flags, setting))
     }
 
     /// Gives an opened file a number, and says what the kernel may do with its pages. `since` was taken
     /// before its home was asked.
-    fn adopt(&self, file: File, opened: &Opened, flags: u32, since: HolesMade) -> Result<(u64, OpenFlags)> {
+    fn adopt(&self, file: File, opened: &Opened, flags: u32, since: Since) -> Result<(u64, OpenFlags)> {
         let attributes = &opened.info.attributes;
         let mode = self.modes.of_opened(attributes.inode, opened.info.hints.rules.mode)?;
         let cut = flags & libc::O_TRUNC as u32 != 0 && attributes.size > 0;
@@ -278,13 +317,14 @@ impl PoolFileSystem {
         true
     }
 
+    /// The attributes for the reply, and what is to be dropped after it.
     pub(crate) fn set_attributes(
         &self,
-        inode: InodeId,
+        (node, inode): (u64, InodeId),
         changes: &Changes,
         caller: Caller,
-    ) -> Result<KernelAttributes> {
-        let asked = self.leases.ask();
+    ) -> Result<(KernelAttributes, Option<AnsweringSet>)> {
+        let (asked, since) = (self.leases.ask(), self.handles.now());
         let changed = self.change_attributes(inode, changes, caller);
         match &changed {
             Ok(Some(attributes))
@@ -294,13 +334,18 @@ impl PoolFileSystem {
             }
             _ => self.leases.answered_here(inode),
         }
-        match changed? {
-            Some(attributes) => {
-                self.handles.note(&attributes);
-                Ok(kernel_attributes(&attributes))
-            }
-            None => self.attributes_now(inode).map(|(attributes, _)| kernel_attributes(&attributes)),
+        if changes.size.is_some() {
+            self.leases.size_changed(node);
         }
+        let now = match changed? {
+            Some(attributes) => {
+                self.handles.note(&attributes, since);
+                attributes
+            }
+            None => self.attributes_now(inode)?.0,
+        };
+        let (now, setting) = self.attributes_to_set(node, now, changes.size.is_some());
+        Ok((kernel_attributes(&now), setting))
     }
 
     fn change_attributes(
@@ -376,8 +421,9 @@ impl PoolFileSystem {
         }
     }
 
-    pub(crate) fn statx(&self, inode: InodeId) -> Result<(StatX, Duration)> {
-        let (attributes, valid) = self.attributes_now(inode)?;
+    /// The answer to STATX. The kernel takes in its size as it does that of GETATTR.
+    pub(crate) fn statx(&self, node: u64, inode: InodeId) -> Result<(StatX, Duration)> {
+        let (attributes, valid) = self.attributes_in_order(node, inode)?;
         let created = Some((attributes.created.seconds(), attributes.created.subsecond_nanos()));
         Ok((StatX { attributes: kernel_attributes(&attributes), created }, valid))
     }
@@ -398,7 +444,7 @@ impl PoolFileSystem {
             layout: None,
             wish: self.raw().layout_wish(LayoutHints::default())?,
         };
-        let since = self.handles.holes_made();
+        let since = self.handles.now();
         let (file, opened) = self.raw().create_unnamed(&request)?;
         let (number, open_flags) = self.adopt(file, &opened, flags, since)?;
         Ok((entry(&opened.info.attributes, Believed::NOT), number, open_flags))

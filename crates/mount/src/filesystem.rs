@@ -83,9 +83,8 @@ impl PoolFileSystem {
                 done(reply, self.rename((request.node, name), (new_parent, new_name), flags));
             }
             Operation::Link { node, name } => {
-                answer(reply, self.link(self.nodes.inode(node), parent, name), |reply, entry| {
-                    self.tell_made(reply, &entry)
-                });
+                let linked = self.link((node, self.nodes.inode(node)), parent, name);
+                answer(reply, linked, |reply, (entry, _setting)| self.tell_made(reply, &entry));
             }
             Operation::Create { name, flags, mode, umask, .. } => {
                 self.handle_create(request, reply, name, flags, new_mode(mode, umask));
@@ -102,7 +101,7 @@ impl PoolFileSystem {
 
     fn handle_create(&self, request: &Request<'_>, reply: Reply, name: &[u8], flags: u32, mode: NewMode) {
         answer(reply, self.create(self.nodes.inode(request.node), name, mode, flags), |reply, created| {
-            let (entry, number, flags) = created;
+            let (entry, number, flags, _setting) = created;
             let accepted = self.counted(reply.created(&entry, number, flags), &entry);
             self.unless_accepted(accepted, number)
         });
@@ -138,7 +137,7 @@ impl PoolFileSystem {
         if self.nodes.forget(inode, lookups) {
             // Before a server may be asked: what a new lookup brings meanwhile is its own.
             self.leases.node_forgotten(node);
-            self.passthrough.forgotten(inode);
+            self.passthrough.forgotten(inode, || self.nodes.is_known(inode));
         }
     }
 
@@ -168,16 +167,13 @@ impl PoolFileSystem {
             Operation::FsyncDirectory { .. } => done(reply, self.sync_directory(inode)),
             Operation::SyncFs => done(reply, self.raw().sync_all()),
             Operation::GetAttributes { .. } => {
-                answer(reply, self.attributes_in_order(request.node, inode), |reply, (attributes, valid)| {
+                answer(reply, self.get_attributes(request.node, inode), |reply, (attributes, valid)| {
                     reply.attributes(&attributes, valid)
                 });
             }
             Operation::SetAttributes(changes) => {
-                let set = self.set_attributes(inode, &changes, request.caller);
-                if changes.size.is_some() {
-                    self.leases.size_changed(request.node);
-                }
-                answer(reply, set, |reply, attributes| {
+                let set = self.set_attributes((request.node, inode), &changes, request.caller);
+                answer(reply, set, |reply, (attributes, _setting)| {
                     // The kernel uses these without checking whether something was recalled meanwhile.
                     reply.attributes(&attributes, Duration::ZERO)
                 });
@@ -224,7 +220,9 @@ impl PoolFileSystem {
                 done(reply, self.remove_xattr(inode, name, request.caller));
             }
             Operation::StatX { .. } => {
-                answer(reply, self.statx(inode), |reply, (statx, valid)| reply.statx(&statx, valid))
+                answer(reply, self.statx(request.node, inode), |reply, (statx, valid)| {
+                    reply.statx(&statx, valid)
+                })
             }
             _ => {
                 reply.error(libc::ENOSYS);

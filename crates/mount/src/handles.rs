@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result};
 use ramlace_client::{File, OpenAnswer};
@@ -11,14 +11,12 @@ use ramlace_sync::{Mutex, RwLock};
 use ramlace_wire::{Attributes, Mode};
 
 use crate::pages::DropByOpen;
+use crate::set_ids::{Doubts, SetIds};
 use crate::versions::{Version, Versions};
 use crate::write_errors::{Reported, WriteErrors};
 
 /// The bits that a write or a truncation clears, because the file is no longer what its owner made it.
 pub(crate) const SET_ID_BITS: u16 = 0o6000;
-
-/// How long a file that is open for writing is believed to have no set-id bits.
-const SET_ID_BELIEVED: Duration = Duration::from_millis(2_500);
 
 /// The unit in which memory is counted, in bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -120,21 +118,20 @@ impl OpenFile {
 struct Written {
     /// How often it is open.
     opens: usize,
-    /// It had set-id bits in the attributes that the kernel got last, or these were recalled since.
-    set_id: bool,
-    /// When those attributes came.
-    learned: Option<Instant>,
-    /// It had extended attributes in these.
+    /// Its set-id bits.
+    set_ids: SetIds,
+    /// It had extended attributes in the attributes that the kernel got last.
     xattrs: bool,
     /// Up to here all its bytes have memory, as its home has said since it was opened, unless a hole was made
     /// here. It only becomes less.
     whole_to: u64,
 }
 
-/// Open files by the number that the kernel was given. Numbers are never reused.
+/// Open files by the number that the kernel was given. Numbers are never reused. Lock order: `table`, then `doubts`.
 #[derive(Default)]
 pub(crate) struct Handles {
     table: RwLock<Table>,
+    doubts: Mutex<Doubts>,
 }
 
 #[derive(Default)]
@@ -146,25 +143,31 @@ struct Table {
     writers: HashMap<InodeId, Written>,
     last: u64,
     /// The number of times that some file got a hole here.
-    holes_made: HolesMade,
+    holes_made: u64,
 }
 
-/// A state of that counter: what a home has said since then may be older than a hole that was made later.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct HolesMade(u64);
+/// A moment before something is asked of homes: what they answer may be older than a hole that was made here since, or than a
+/// recall that has come.
+#[derive(Clone, Copy)]
+pub(crate) struct Since {
+    holes_made: u64,
+    doubts: u64,
+    at: Instant,
+}
 
 impl Written {
-    fn learn(&mut self, attributes: &Attributes) {
-        self.set_id = attributes.mode & SET_ID_BITS != 0;
-        self.learned = Some(Instant::now());
+    /// Its home was asked at a time; `doubted`: its attributes were recalled since.
+    fn learn(&mut self, attributes: &Attributes, asked: Instant, doubted: bool) {
+        self.set_ids.learn(attributes.mode & SET_ID_BITS != 0, asked, doubted);
         self.xattrs = attributes.xattrs;
         self.whole_to = self.whole_to.min(whole_to(attributes));
     }
 
-    fn differs_from(self, attributes: &Attributes) -> bool {
+    /// Whether these attributes say something new.
+    fn differs_from(self, attributes: &Attributes, asked: Instant, doubted: bool) -> bool {
         let mut other = self;
-        other.learn(attributes);
-        Written { learned: self.learned, ..other } != self
+        other.learn(attributes, asked, doubted);
+        !other.set_ids.says_as(self.set_ids) || Written { set_ids: self.set_ids, ..other } != self
     }
 }
 
@@ -177,23 +180,29 @@ fn whole_to(attributes: &Attributes) -> u64 {
 }
 
 impl Handles {
-    /// The present counter, to be taken before something is asked of homes.
-    pub(crate) fn holes_made(&self) -> HolesMade {
-        self.table.read().holes_made
+    /// To be taken before something is asked of homes.
+    pub(crate) fn now(&self) -> Since {
+        let (holes_made, at) = (self.table.read().holes_made, Instant::now());
+        Since { holes_made, doubts: self.doubts.lock().count(), at }
+    }
+
+    /// Whether the attributes of an inode were recalled since.
+    fn is_doubted_since(&self, since: Since, inode: InodeId) -> bool {
+        self.doubts.lock().any_since(since.doubts, inode)
     }
 
     /// Adds a file for which its home has returned these attributes after `since`.
-    pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes, since: HolesMade) -> u64 {
+    pub(crate) fn add(&self, file: OpenFile, attributes: &Attributes, since: Since) -> u64 {
         let mut table = self.table.write();
         if !file.passthrough {
             *table.cached.entry(file.file.inode()).or_default() += 1;
         }
         if file.file.rights().write {
-            let whole_to = if table.holes_made == since { whole_to(attributes) } else { 0 };
+            let whole_to = if table.holes_made == since.holes_made { whole_to(attributes) } else { 0 };
             let new = || Written { whole_to, ..Written::default() };
             let written = table.writers.entry(file.file.inode()).or_insert_with(new);
             written.opens += 1;
-            written.learn(attributes);
+            written.learn(attributes, since.at, self.is_doubted_since(since, attributes.inode));
         }
         table.last += 1;
         let number = table.last;
@@ -236,30 +245,29 @@ impl Handles {
         self.table.read().cached.contains_key(&inode)
     }
 
-    /// The kernel is sent these attributes.
-    pub(crate) fn note(&self, attributes: &Attributes) {
-        let known = self.written(attributes.inode);
-        if known.is_some_and(|known| known.differs_from(attributes)) {
-            let mut table = self.table.write();
-            if let Some(written) = table.writers.get_mut(&attributes.inode) {
-                written.learn(attributes);
-            }
+    /// The kernel is sent these attributes, which were asked for at a time.
+    pub(crate) fn note(&self, attributes: &Attributes, since: Since) {
+        let Some(known) = self.written(attributes.inode) else { return };
+        if known.differs_from(attributes, since.at, self.is_doubted_since(since, attributes.inode)) {
+            self.learn(attributes, since);
         }
     }
 
-    /// Its home has just said this of a file, whatever was known.
-    pub(crate) fn learn(&self, attributes: &Attributes) {
+    /// Its home has answered this of a file, whatever was known.
+    pub(crate) fn learn(&self, attributes: &Attributes, since: Since) {
         if let Some(written) = self.table.write().writers.get_mut(&attributes.inode) {
-            written.learn(attributes);
+            written.learn(attributes, since.at, self.is_doubted_since(since, attributes.inode));
         }
     }
 
     /// Another client has changed the attributes of a file.
     pub(crate) fn doubt(&self, inode: InodeId) {
+        // First: an answer that is learned now either finds this, or is doubted below.
+        self.doubts.lock().note(inode);
         if self.is_written_here(inode)
             && let Some(written) = self.table.write().writers.get_mut(&inode)
         {
-            written.set_id = true;
+            written.set_ids.doubt();
         }
     }
 
@@ -277,24 +285,36 @@ impl Handles {
         self.written(inode).is_some_and(|written| !written.xattrs)
     }
 
-    /// Whether a file that is open for writing here had set-id bits when the kernel last got its attributes.
+    /// Whether a file that is open for writing here has set-id bits, as its home has said.
     pub(crate) fn has_set_id(&self, inode: InodeId) -> bool {
-        self.written(inode).is_some_and(|written| written.set_id)
+        self.written(inode).is_some_and(|written| written.set_ids.are_seen())
+    }
+
+    /// Whether a file that is open for writing here may have got set-id bits, since its attributes were recalled.
+    pub(crate) fn is_set_id_doubted(&self, inode: InodeId) -> bool {
+        self.written(inode).is_some_and(|written| written.set_ids.are_doubted(Instant::now()))
+    }
+
+    /// Its home was asked for that and does not answer: for a while nobody asks again.
+    pub(crate) fn asked_for_set_id_in_vain(&self, inode: InodeId) {
+        if let Some(written) = self.table.write().writers.get_mut(&inode) {
+            written.set_ids.asked_in_vain(Instant::now());
+        }
     }
 
     /// Whether a file that is open for writing here may have got set-id bits that no recall has told of: attributes that are
     /// not leased are believed for a while. Says so to one caller; others go on.
     pub(crate) fn is_set_id_outdated(&self, inode: InodeId) -> bool {
-        let is_old =
-            |written: &Written| written.learned.is_none_or(|learned| learned.elapsed() >= SET_ID_BELIEVED);
-        if !self.written(inode).is_some_and(|written| is_old(&written)) {
+        let now = Instant::now();
+        let is_outdated = |written: &Written| written.set_ids.are_outdated(now);
+        if !self.written(inode).is_some_and(|written| is_outdated(&written)) {
             return false;
         }
         let mut table = self.table.write();
-        let Some(written) = table.writers.get_mut(&inode).filter(|written| is_old(written)) else {
+        let Some(written) = table.writers.get_mut(&inode).filter(|written| is_outdated(written)) else {
             return false;
         };
-        written.learned = Some(Instant::now());
+        written.set_ids.renew(now);
         true
     }
 
@@ -305,7 +325,7 @@ impl Handles {
     /// Bytes from here on may become a hole by an operation that is about to begin here.
     pub(crate) fn make_hole(&self, inode: InodeId, from: u64) {
         let mut table = self.table.write();
-        table.holes_made.0 += 1;
+        table.holes_made += 1;
         if let Some(written) = table.writers.get_mut(&inode) {
             written.whole_to = written.whole_to.min(from);
         }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, Slot, limits};
 use ramlace_client::{Doubt, Raw};
-use ramlace_fuse::{AnsweringEnd, Notifier, Size};
+use ramlace_fuse::{AnsweringEnd, AnsweringSet, Notifier, Size};
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
@@ -434,9 +434,30 @@ impl Leases {
 
     /// The kernel is about to be answered that a file has these attributes. `may_be_longer`: programs here write it, and the kernel may know it to
     /// be longer. `false`: it was answered newer ones since.
-    pub(crate) fn answering_size(&self, node: u64, attributes: &Attributes, may_be_longer: bool) -> bool {
-        let size = Size { generation: attributes.generation.0, bytes: attributes.size };
-        self.notifier.answering_size(node, size, may_be_longer)
+    pub(crate) fn answering_size(
+        &self,
+        node: u64,
+        attributes: &Attributes,
+        may_be_longer: bool,
+        asked: u64,
+    ) -> bool {
+        self.notifier.answering_size(node, size_of(attributes), may_be_longer, asked)
+    }
+
+    /// The kernel has asked for a size; what this returns is passed on when it is answered.
+    pub(crate) fn asked_for_size(&self, node: u64) -> u64 {
+        self.notifier.asked_for_size(node)
+    }
+
+    /// The kernel is about to be answered these attributes, whose size it takes in whatever it was answered since; the result is to be dropped
+    /// after the reply. `is_cut`: the request has set the size. `None`: it was answered newer ones since.
+    pub(crate) fn answering_set(
+        &self,
+        node: u64,
+        attributes: &Attributes,
+        is_cut: bool,
+    ) -> Option<AnsweringSet> {
+        self.notifier.answering_set(node, size_of(attributes), is_cut)
     }
 
     /// The kernel is about to be given an entry that leads to a file of this size.
@@ -483,6 +504,10 @@ impl Leases {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+}
+
+fn size_of(attributes: &Attributes) -> Size {
+    Size { generation: attributes.generation.0, bytes: attributes.size }
 }
 
 /// A name that is being moved.

@@ -20,7 +20,8 @@
 //!   is for whom a request is made.
 //! - `mounted` is what a mounted pool holds: tables that depend on no kind of request but the one that waits in them
 //!   (`handles`, `leases`, `kept`, `kept_lists`, `locks`, `strict`, `droppers`, `recalls`, `refresh`, `passthrough`, `places`,
-//!   `lost_stores`, `space`...). `believed`, below `leases`, and `mtime_poll`, below `passthrough`, are pure.
+//!   `lost_stores`, `space`...). `believed`, below `leases`, `set_ids`, below `handles`, `refresh/queue` and `mtime_poll`, below `passthrough`,
+//!   are pure.
 //! - What is known of an inode for as long as the kernel knows it is in one table, [`nodes`], and FORGET ends it there.
 //!   `nodes/` has its parts, and `versions`, `modes`, `pages`, `write_errors`, `removed` and `locks` what is done with
 //!   them. What ends at another time has a table of its own; [`nodes`] says which, and why.
@@ -68,6 +69,7 @@ mod recalls;
 mod refresh;
 mod removed;
 mod replies_in_flight;
+mod set_ids;
 mod signals;
 mod space;
 mod strict;
@@ -81,7 +83,8 @@ pub use ioctls::publish_bytes;
 pub use lost_stores::LOST_STORES_ATTRIBUTE;
 pub use mount::{Mount, MountOptions, run_porter, unmount};
 pub use ramlace_fuse::{
-    Ended, Flags, GuardCommand, MountPoint, Porter, Stopper, clear_dead, mounts, remount, run_guard,
+    Ended, Flags, GuardCommand, MountPoint, Porter, Stopper, clear_dead, mounted_on, mounts, remount,
+    run_guard,
 };
 pub use ramlace_wire::Mode;
 pub use refresh::REFRESH_ATTRIBUTE;

@@ -89,7 +89,7 @@ impl PoolFileSystem {
                 Err(error) => _ = reply.error(lock_errno(&error)),
             }
         };
-        self.refresher.after_writing_back_part(holder.inode, ByteRange { start, end }, Box::new(give_away));
+        self.refresher.before_giving_away(holder.inode, ByteRange { start, end }, Box::new(give_away));
     }
 
     /// A process closes a descriptor: its POSIX locks of the file end, whichever descriptor it has used to

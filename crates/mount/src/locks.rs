@@ -117,14 +117,16 @@ impl Locks {
     }
 
     /// The lock is held: the program continues once it cannot see older pages.
-    fn answer_granted(&self, (holder, open): (Holder, &OpenFile), locked: LockedFile, reply: Reply) {
+    fn answer_granted(&self, (holder, open): (Holder, &Arc<OpenFile>), locked: LockedFile, reply: Reply) {
         self.note(holder);
         let version = Version::of_locked(&locked);
         let is_written = || self.handles.is_written_here(holder.inode);
         if holder.request.kind.is_none() || self.pages_are_of(&open.file, version, is_written()) {
             reply.ok();
         } else {
-            self.refresher.bring_to(holder.inode, version, reply);
+            let open = open.clone();
+            let then = move |dropped| answer_after_drop(holder, &open, dropped, reply);
+            self.refresher.bring_to(holder.inode, version, Box::new(then));
         }
     }
 
@@ -198,7 +200,7 @@ impl Locks {
     }
 
     /// Ends a wait: with EINTR, or with the lock if it was granted before.
-    fn cancel_wait(&self, unique: u64, file: &OpenFile, wait: u64) {
+    fn cancel_wait(&self, unique: u64, file: &Arc<OpenFile>, wait: u64) {
         let cancelled = file.file.cancel_wait(wait);
         if matches!(cancelled, Ok(Cancellation::Ended)) {
             return;
@@ -217,6 +219,20 @@ impl Locks {
     pub(crate) fn end(&self) {
         let parked: Vec<Parked> = self.parked().drain().map(|(_, parked)| parked).collect();
         parked.into_iter().for_each(|parked| _ = parked.reply.error(libc::ENOTCONN));
+    }
+}
+
+/// Answers a lock whose program could see older pages until now. After an error it takes the bytes for not locked, and unlocks
+/// nothing: so they are unlocked before.
+fn answer_after_drop(holder: Holder, open: &OpenFile, dropped: Result<()>, reply: Reply) {
+    match dropped {
+        Ok(()) => _ = reply.ok(),
+        Err(error) => {
+            let unlock = LockRequest { kind: None, detects: false, ..holder.request };
+            // A home that does not answer unlocks them with the file's close.
+            let _ = open.file.set_lock(&unlock);
+            reply.error(lock_errno(&error));
+        }
     }
 }
 

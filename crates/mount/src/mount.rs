@@ -119,9 +119,14 @@ impl Mount {
         let handles = Arc::<Handles>::default();
         let (recalled, opened) = (leases.clone(), handles.clone());
         pool.on_recalls(Box::new(move |recalls| {
-            let of_attributes = recalls.iter().filter(|recall| recall.what == Leased::Attributes);
-            of_attributes.for_each(|recall| opened.doubt(recall.inode));
+            let doubt = || {
+                let of_attributes = recalls.iter().filter(|recall| recall.what == Leased::Attributes);
+                of_attributes.for_each(|recall| opened.doubt(recall.inode));
+            };
+            doubt();
             recalled.recall(recalls);
+            // What was kept of them until now may have been taken for new.
+            doubt();
         }));
         let doubting = leases.clone();
         pool.on_doubts(Box::new(move |slot, doubt| doubting.doubt(slot, doubt)));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result};
 use ramlace_client::{RenameMode, Rights};
-use ramlace_fuse::Entry;
+use ramlace_fuse::{AnsweringSet, Entry};
 use ramlace_wire::leases::{AttributesLeased, NameLeased};
 use ramlace_wire::namespace::{Create, DirectoryEntry, Made, MakeNode, NewMode};
 use ramlace_wire::{Attributes, FileAttributes, FileKind, LayoutHints};
@@ -45,12 +45,13 @@ impl PoolFileSystem {
     pub(crate) fn lookup(&self, parent_node: u64, name: &[u8], thread: u32) -> Result<Entry> {
         let parent = self.nodes.inode(parent_node);
         let checked = name_of(name)?;
+        let since = self.handles.now();
         let found = match self.kept_entry(parent, name)? {
             Some(kept) => kept,
             None => self.ask_for_entry(parent, &checked)?,
         };
         let FoundEntry { asked, attributes, names, leased } = found;
-        self.handles.note(&attributes);
+        self.handles.note(&attributes, since);
         self.removed.note(&attributes);
         let leased = leased && !self.passthrough.may_be_stored_into(attributes.inode);
         if attributes.kind == FileKind::Directory {
@@ -216,6 +217,16 @@ impl PoolFileSystem {
 
     /// Creates an entry: its directory has changed, perhaps even if there was no answer.
     fn make(&self, parent: InodeId, name: &[u8], make: impl FnOnce(&Name) -> Result<Made>) -> Result<Entry> {
+        Ok(entry(&self.make_anything(parent, name, make)?, Believed::NOT))
+    }
+
+    /// The same; returns the attributes of what was made.
+    fn make_anything(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        make: impl FnOnce(&Name) -> Result<Made>,
+    ) -> Result<Attributes> {
         let (name, asked) = (name_of(name)?, self.leases.ask());
         let made = make(&name);
         let change = match &made {
@@ -224,7 +235,7 @@ impl PoolFileSystem {
         };
         let after = made.as_ref().ok().and_then(|made| made.parent.as_ref());
         self.leases.name_changed_here(asked, (parent, name.as_bytes()), change, after);
-        Ok(entry(&made?.attributes, Believed::NOT))
+        Ok(made?.attributes)
     }
 
     pub(crate) fn symlink(&self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
@@ -330,13 +341,20 @@ impl PoolFileSystem {
         Some(inode)
     }
 
-    /// Creates one more name for a file.
-    pub(crate) fn link(&self, inode: InodeId, parent: InodeId, name: &[u8]) -> Result<Entry> {
-        self.make(parent, name, |name| {
+    /// Creates one more name for a file. The second is to be dropped after the reply.
+    pub(crate) fn link(
+        &self,
+        (node, inode): (u64, InodeId),
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<(Entry, Option<AnsweringSet>)> {
+        let linked = self.make_anything(parent, name, |name| {
             let linked = self.raw().link(inode, parent, name);
             self.leases.answered_here(inode);
             linked
-        })
+        })?;
+        let (now, setting) = self.attributes_to_set(node, linked, false);
+        Ok((entry(&now, Believed::NOT), setting))
     }
 
     pub(crate) fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {

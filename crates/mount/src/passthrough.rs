@@ -47,8 +47,8 @@ struct Table {
     plain: HashMap<InodeId, usize>,
 }
 
-/// One file under passthrough. Lock order: `state`, then [`Shared::table`], never the other way round. The
-/// file is closed after both.
+/// One file under passthrough. Lock order: `state`, then [`Shared::table`] or those of [`crate::nodes`], never the other way
+/// round. The file is closed after both.
 #[derive(Default)]
 struct PassthroughFile {
     state: Mutex<State>,
@@ -199,12 +199,22 @@ impl PassthroughFiles {
         self.find(inode).is_some_and(|entry| entry.state.lock().writer().is_some())
     }
 
-    /// The kernel has forgotten a node, so it is not mapped by any program.
-    pub(crate) fn forgotten(&self, inode: InodeId) {
+    /// The kernel has forgotten a node, so it is not mapped by any program; unless it was notified of it again meanwhile, as
+    /// `known` says.
+    pub(crate) fn forgotten(&self, inode: InodeId, known: impl FnOnce() -> bool) {
         let Some(entry) = self.find(inode) else { return };
         let mut state = entry.state.lock();
-        state.forgotten = true;
+        // Under the lock: an open that comes later says that it is known.
+        state.forget(known());
         self.shared.end_if_over(inode, state);
+    }
+
+    /// A file that was opened by its creation, or would have been, counts as known from here on. That the kernel has forgotten
+    /// what it knew of it before may have come in between.
+    pub(crate) fn known(&self, inode: InodeId) {
+        if let Some(entry) = self.find(inode) {
+            entry.state.lock().forgotten = false;
+        }
     }
 
     /// The kernel has let go of the whole mount: nothing is mapped any more. A file that is not closed in
@@ -339,6 +349,16 @@ impl State {
         self.kernel.as_ref().map(|known| known.backing.id()).ok_or_else(gone)
     }
 
+    /// The kernel has forgotten the node; not if it is known again.
+    fn forget(&mut self, is_known: bool) {
+        self.forgotten |= !is_known;
+    }
+
+    /// Whether no program has the file open or mapped, and nobody is about to.
+    fn is_over(&self) -> bool {
+        self.opens == 0 && !self.asking && self.forgotten && !self.gone
+    }
+
     /// The handle that reports stores to the home, if there may be any.
     fn writer(&self) -> Option<Kept> {
         let kept = &self.kernel.as_ref()?.kept;
@@ -372,7 +392,7 @@ impl Kept {
 impl Shared {
     /// Closes a file that no program has open or mapped.
     fn end_if_over(&self, inode: InodeId, mut state: MutexGuard<'_, State>) {
-        if state.opens > 0 || state.asking || !state.forgotten || state.gone {
+        if !state.is_over() {
             return;
         }
         state.gone = true;
@@ -474,4 +494,22 @@ fn time_of_stores(lane: &OwnedFd) -> Result<Option<Timestamp>> {
 fn stat(lane: &OwnedFd) -> Result<rustix::fs::Stat> {
     rustix::fs::fstat(lane)
         .map_err(|errno| Error::from_io(&errno.into(), "looking at the memory of a mapped file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SEMANTICS 92.1
+    #[test]
+    fn a_file_that_is_known_again_stays_the_kernels_though_a_late_message_says_that_it_was_forgotten() {
+        let mut state = State { opens: 1, ..State::default() };
+        state.forget(true);
+        state.opens = 0;
+        assert!(!state.is_over(), "a program may have it mapped");
+        state.forget(false);
+        assert!(state.is_over());
+        state.forget(true);
+        assert!(state.is_over(), "nothing makes it known but an open");
+    }
 }

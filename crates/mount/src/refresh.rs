@@ -4,26 +4,23 @@
 //! invalidations have threads of their own, which answer the request for the refresh when they are done.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use ramlace_base::{ByteRange, Error, ErrorKind, InodeId, Result};
 use ramlace_fuse::{Notifier, Reply};
-use ramlace_sync::Mutex;
+use ramlace_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::handles::OpenFile;
 use crate::pages::{Pages, WHOLE};
 use crate::versions::{Version, Versions};
 use crate::write_errors::WriteErrors;
 
+use self::queue::Queue;
+
+mod queue;
+
 /// Setting this attribute of a file, to any value, refreshes it; so does reading it, which readers may do.
 /// With a suffix `.START.LENGTH`, in bytes, it refreshes these bytes.
 pub const REFRESH_ATTRIBUTE: &str = "user.ramlace.refresh";
-
-/// Refreshes at the same time: one that waits for an unresponsive server to write pages back must not delay
-/// all others.
-const REFRESH_THREADS: usize = 4;
-/// The limit of refreshes that wait for their turn.
-const REFRESHES_WAITING_MAX: usize = 1024;
 
 /// The form of the answer to a refresh.
 #[derive(Clone, Copy)]
@@ -46,7 +43,6 @@ const VALUE: &[u8] = b"1";
 type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
 struct Wanted {
-    inode: InodeId,
     part: ByteRange,
     /// A descriptor of a file into which no program here stores: by it the servers can be asked whether its
     /// pages have to be dropped.
@@ -58,30 +54,48 @@ struct Wanted {
     tells_errors: bool,
 }
 
-/// The interface for requesting refreshes.
+/// The interface for requesting refreshes. Its threads end with it, when they have done what waits.
 pub(crate) struct Refresher {
-    wanted: SyncSender<Wanted>,
+    shared: Arc<Shared>,
+}
+
+/// Lock order: `state` is taken alone.
+struct Shared {
+    notifier: Notifier,
+    versions: Arc<Versions>,
+    errors: Arc<WriteErrors>,
+    pages: Arc<Pages>,
+    state: Mutex<State>,
+    /// There is something to do, or nothing ever will be.
+    work: Condvar,
+}
+
+struct State {
+    queue: Queue<Wanted>,
+    /// Nothing more is requested.
+    over: bool,
 }
 
 impl Refresher {
-    /// Starts the threads that do the work, until the refresher is dropped.
+    /// Starts the first of the threads that do the work.
     pub(crate) fn start(
         notifier: &Notifier,
         versions: &Arc<Versions>,
         errors: &Arc<WriteErrors>,
         pages: &Arc<Pages>,
     ) -> Result<Refresher> {
-        let (wanted, work) = sync_channel(REFRESHES_WAITING_MAX);
-        let work = Arc::new(Mutex::new(work));
-        for _ in 0..REFRESH_THREADS {
-            let (work, notifier) = (work.clone(), notifier.clone());
-            let (versions, errors, pages) = (versions.clone(), errors.clone(), pages.clone());
-            std::thread::Builder::new()
-                .name("refresh".into())
-                .spawn(move || run(&work, &notifier, &versions, &errors, &pages))
-                .map_err(|error| Error::from_io(&error, "starting a thread that refreshes files"))?;
-        }
-        Ok(Refresher { wanted })
+        let mut queue = Queue::new();
+        queue.begin_first_thread();
+        let shared = Arc::new(Shared {
+            notifier: notifier.clone(),
+            versions: versions.clone(),
+            errors: errors.clone(),
+            pages: pages.clone(),
+            state: Mutex::new(State { queue, over: false }),
+            work: Condvar::new(),
+        });
+        shared.spawn().map_err(|error| Error::from_io(&error, "starting a thread that refreshes files"))?;
+        Ok(Refresher { shared })
     }
 
     /// Refreshes a part of a file and answers when its pages are gone, or are known to be up to date.
@@ -93,32 +107,45 @@ impl Refresher {
         answer: Answer,
     ) {
         let then = Some(answering(reply, answer));
-        self.want(Wanted { part, reader, tells_errors: true, ..Wanted::all(inode, then) });
+        self.want(inode, Wanted { part, reader, tells_errors: true, ..Wanted::all(then) });
     }
 
-    /// Answers a lock when there are no pages from before this version. What could not be written back is no matter of the
-    /// program that locks: an error would say that it has no lock, and its home has given it. `fsync` and `close` report that
-    /// to those who stored.
-    pub(crate) fn bring_to(&self, inode: InodeId, version: Version, reply: Reply) {
-        let then = Some(answering(reply, Answer::Ok));
-        self.want(Wanted { version: Some(version), ..Wanted::all(inode, then) });
+    /// Calls `then` when there are no pages from before this version: a lock was granted. What could not be written back is no
+    /// matter of the program that locks: an error would say that it has no lock, and its home has given it. `fsync` and `close`
+    /// report that to those who stored. However many refreshes wait, this one is done.
+    pub(crate) fn bring_to(&self, inode: InodeId, version: Version, then: Then) {
+        self.must(inode, Wanted { version: Some(version), ..Wanted::all(Some(then)) });
     }
 
-    /// The same for a part of the file.
+    /// Calls `then` when the kernel has written back what programs stored into these bytes, which are about to be unlocked.
+    /// However many refreshes wait, this one is done.
+    pub(crate) fn before_giving_away(&self, inode: InodeId, part: ByteRange, then: Then) {
+        self.must(inode, Wanted { part, ..Wanted::all(Some(then)) });
+    }
+
+    /// Calls `then` when the kernel has written back what programs stored into these bytes.
     pub(crate) fn after_writing_back_part(&self, inode: InodeId, part: ByteRange, then: Then) {
-        self.want(Wanted { part, ..Wanted::all(inode, Some(then)) });
+        self.want(inode, Wanted { part, ..Wanted::all(Some(then)) });
     }
 
-    /// Calls `then` when the kernel has written back what programs stored into the file's pages.
+    /// The same for all pages of the file.
     pub(crate) fn after_writing_back(&self, inode: InodeId, then: Then) {
-        self.want(Wanted::all(inode, Some(then)));
+        self.want(inode, Wanted::all(Some(then)));
     }
 
-    fn want(&self, wanted: Wanted) {
-        if let Err(TrySendError::Full(refused) | TrySendError::Disconnected(refused)) =
-            self.wanted.try_send(wanted)
-            && let Some(then) = refused.then
-        {
+    fn must(&self, inode: InodeId, wanted: Wanted) {
+        let mut state = self.shared.lock();
+        // None is refused that must be done.
+        let _ = state.queue.add(inode, wanted, true);
+        self.shared.see_to(&mut state);
+    }
+
+    fn want(&self, inode: InodeId, wanted: Wanted) {
+        let mut state = self.shared.lock();
+        let added = state.queue.add(inode, wanted, false);
+        self.shared.see_to(&mut state);
+        drop(state);
+        if let Err(Wanted { then: Some(then), .. }) = added {
             then(Err(Error::new(ErrorKind::Busy, "too many refreshes wait for their turn")));
         }
     }
@@ -126,14 +153,104 @@ impl Refresher {
     /// Drops a file's pages soon, without a report. If there are too many refreshes, the next refresh or open
     /// does it.
     pub(crate) fn drop_pages(&self, inode: InodeId) {
-        let _ = self.wanted.try_send(Wanted::all(inode, None));
+        let drops_all = |wanted: &Wanted| wanted.part == WHOLE && wanted.reader.is_none();
+        let mut state = self.shared.lock();
+        if !state.queue.any_waits(inode, drops_all) {
+            let _ = state.queue.add(inode, Wanted::all(None), false);
+            self.shared.see_to(&mut state);
+        }
+    }
+}
+
+impl Drop for Refresher {
+    fn drop(&mut self) {
+        self.shared.lock().over = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Something was added: wakes a thread for it, or starts one.
+    fn see_to(self: &Arc<Shared>, state: &mut State) {
+        if state.queue.begin_thread()
+            && let Err(error) = self.spawn()
+        {
+            // Others do it, later.
+            state.queue.end_thread();
+            eprintln!("ramlace: a thread that refreshes files could not be started: {error}");
+        }
+        self.work.notify_one();
+    }
+
+    fn spawn(self: &Arc<Shared>) -> std::io::Result<()> {
+        let shared = self.clone();
+        std::thread::Builder::new().name("refresh".into()).spawn(move || shared.run()).map(drop)
+    }
+
+    fn run(&self) {
+        while let Some((inode, wanted)) = self.next() {
+            // A thread fewer would be missed for ever.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.refresh(inode, wanted)));
+            self.lock().queue.over(inode);
+        }
+    }
+
+    /// Waits for something to do; `None` when there will be nothing more, or when enough other threads wait.
+    fn next(&self) -> Option<(InodeId, Wanted)> {
+        let mut state = self.lock();
+        loop {
+            if let Some(next) = state.queue.next() {
+                return Some(next);
+            }
+            if state.over || !state.queue.begin_idling() {
+                state.queue.end_thread();
+                return None;
+            }
+            state = self.work.wait(state);
+            state.queue.end_idling();
+        }
+    }
+
+    fn refresh(&self, inode: InodeId, wanted: Wanted) {
+        let Wanted { part, reader, then, version, tells_errors } = wanted;
+        // If a server does not answer, or has no lease, all pages are dropped.
+        let is_current = reader.is_some_and(|reader| reader.file.pages_are_current().unwrap_or(false));
+        let dropped = match is_current {
+            true => self.notifier.invalidate_inode(inode.0, ATTRIBUTES_ONLY, 0).map(drop),
+            false => self.drop_part(inode, part),
+        };
+        let dropped =
+            dropped.and_then(|()| if tells_errors { self.errors.tell_refresh(inode) } else { Ok(()) });
+        if let (Some(version), Ok(())) = (version, &dropped) {
+            self.versions.learn(inode, version);
+        }
+        if let Some(then) = then {
+            then(dropped);
+        }
+    }
+
+    fn drop_part(&self, inode: InodeId, part: ByteRange) -> Result<()> {
+        // Pages that are read from now on may be older than the version at the last open.
+        self.versions.forget(inode);
+        // A kernel that does not know the file has no pages of it. Pages that it could not write back it
+        // drops with the others, without a report.
+        self.pages.drop_begins(inode);
+        // 0 means to the end.
+        let length = if part.end >= i64::MAX as u64 { 0 } else { part.length() as i64 };
+        let dropped = self.notifier.invalidate_inode(inode.0, part.start as i64, length);
+        self.pages.drop_is_over(inode);
+        dropped.map(drop)
     }
 }
 
 impl Wanted {
     /// A refresh of all pages of a file.
-    fn all(inode: InodeId, then: Option<Then>) -> Wanted {
-        Wanted { inode, part: WHOLE, reader: None, then, version: None, tells_errors: false }
+    fn all(then: Option<Then>) -> Wanted {
+        Wanted { part: WHOLE, reader: None, then, version: None, tells_errors: false }
     }
 }
 
@@ -149,42 +266,6 @@ pub(crate) fn refreshed_by(name: &[u8]) -> Option<Result<ByteRange>> {
         let text = format!("the bytes to refresh are {REFRESH_ATTRIBUTE}.START.LENGTH, two numbers");
         Error::new(ErrorKind::Invalid, text)
     }))
-}
-
-fn run(
-    work: &Mutex<Receiver<Wanted>>,
-    notifier: &Notifier,
-    versions: &Versions,
-    errors: &WriteErrors,
-    pages: &Pages,
-) {
-    // One of the threads waits for work, and the others wait for the lock.
-    let next = || work.lock().recv();
-    while let Ok(Wanted { inode, part, reader, then, version, tells_errors }) = next() {
-        // If a server does not answer, or has no lease, all pages are dropped.
-        let is_current = reader.is_some_and(|reader| reader.file.pages_are_current().unwrap_or(false));
-        let dropped = if is_current {
-            notifier.invalidate_inode(inode.0, ATTRIBUTES_ONLY, 0)
-        } else {
-            // Pages that are read from now on may be older than the version at the last open.
-            versions.forget(inode);
-            // A kernel that does not know the file has no pages of it. Pages that it could not write back it
-            // drops with the others, without a report.
-            pages.drop_begins(inode);
-            // 0 means to the end.
-            let length = if part.end >= i64::MAX as u64 { 0 } else { part.length() as i64 };
-            let dropped = notifier.invalidate_inode(inode.0, part.start as i64, length);
-            pages.drop_is_over(inode);
-            dropped
-        };
-        let dropped = dropped.and_then(|_| if tells_errors { errors.tell_refresh(inode) } else { Ok(()) });
-        if let (Some(version), Ok(())) = (version, &dropped) {
-            versions.learn(inode, version);
-        }
-        if let Some(then) = then {
-            then(dropped);
-        }
-    }
 }
 
 fn answering(reply: Reply, answer: Answer) -> Then {
