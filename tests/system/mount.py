@@ -164,9 +164,10 @@ class Mount:
 
     def log(self) -> str:
         """Return what the daemon has said; a mount that works says nothing."""
-        return self._log_path().read_text()
+        return self.log_path().read_text()
 
-    def _log_path(self) -> Path:
+    def log_path(self) -> Path:
+        """Return where the daemon says it."""
         return self.pool.runtime / "ramlace" / ".mounts" / f"{str(self.directory).replace('/', '%')}.log"
 
     def unmount(self, *words: str) -> Any:
@@ -188,7 +189,7 @@ class Mount:
         self.daemon.close()
         self.directory.rmdir()
         log = self.log()
-        self._log_path().unlink()
+        self.log_path().unlink()
         assert not forced, f"`ramlace unmount` left the mount: {said}"
         assert ended, f"the daemon lived on after: {said}; namespaces with copies: {copies}"
         assert "panicked" not in log, log

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import ramlace
 
@@ -357,8 +357,15 @@ def _ended(pid: int) -> bool:
         return True
 
 
+class Signalled(Protocol):
+    """A process that a test may signal."""
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it; when it is to stop, it has."""
+
+
 @contextmanager
-def frozen(*processes: Process) -> Iterator[None]:
+def frozen(*processes: Signalled) -> Iterator[None]:
     """Stop processes, and let them go on afterwards."""
     for process in processes:
         process.send(signal.SIGSTOP)

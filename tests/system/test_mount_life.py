@@ -15,7 +15,7 @@ import pytest
 
 from conftest import NewPool
 from mount import DEVICE, Mount, NewMount, Program, fails, is_mounted, mapping
-from pool import KIB, MIB, PATIENCE_SECONDS, Pool, binary, eventually
+from pool import KIB, MIB, PATIENCE_SECONDS, Pool, binary, eventually, frozen
 
 # Root mounts by a system call, others by fusermount3.
 pytestmark = pytest.mark.both
@@ -273,6 +273,35 @@ def test_a_directory_that_cannot_be_mounted_on_is_refused_with_the_next_step(
             assert word in said, said
     assert (tmp_path / "full/file").read_bytes() == b"x"
     assert os.listdir(mount.directory) is not None
+
+
+# SEMANTICS 38.3
+def test_a_mount_that_does_not_answer_is_no_reason_for_others_to_wait(
+    shared_pool: Pool, new_mount: NewMount, empty: Path
+) -> None:
+    mount = new_mount(shared_pool)
+    with frozen(mount.daemon):
+        said = shared_pool.refused("mount", str(mount.directory))
+        assert "does not answer" in said, said
+        assert f"ramlace unmount {mount.directory}" in said, said
+        shared_pool.run("mount", str(empty))
+        shared_pool.run("unmount", str(empty))
+        shared_pool.run("doctor", check=False)
+    assert os.listdir(mount.directory) is not None
+
+
+# SEMANTICS 38.4
+def test_the_log_of_a_mount_does_not_grow_without_an_end(shared_pool: Pool, new_mount: NewMount) -> None:
+    mount = new_mount(shared_pool)
+    path = mount.log_path()
+    older = path.with_name(f"{path.name}.1")
+    with path.open("ab") as log:
+        log.write(b"x" * (5 * MIB))
+        log.write(b"the latest\n")
+    assert eventually(lambda: path.stat().st_size == 0)
+    assert older.stat().st_size == 4 * MIB
+    assert older.read_bytes().endswith(b"xthe latest\n")
+    older.unlink()
 
 
 def test_an_unknown_pool_is_refused_and_nothing_is_mounted(shared_pool: Pool, empty: Path) -> None:

@@ -79,6 +79,19 @@ pub struct CheckCounts {
 }
 
 impl Checked {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty() && self.is_conclusive()
+    }
+
+    /// Whether all that was found is in `findings`. Otherwise each scan has found more than can be compared with what the
+    /// next one finds, and what is beyond may have been under way.
+    #[must_use]
+    pub fn is_conclusive(&self) -> bool {
+        self.further_findings == 0
+    }
+
     /// Inodes that something is wrong with.
     #[must_use]
     pub fn suspects(&self) -> BTreeSet<InodeId> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ramlace_base::{InodeId, Result};
 
-use crate::findings::{CheckCounts, Checked};
+use crate::findings::{CheckCounts, Checked, Finding};
 use crate::kinds::FindingKind;
 use crate::reading::scan;
 use crate::servers::{LostStores, Servers};
@@ -31,7 +31,8 @@ pub fn check_pool(
     let losers: BTreeSet<InodeId> = lost.iter().map(|(inode, _)| *inode).collect();
     let mut checked = scan(servers, losers, lost, &mut progress)?;
     for _ in 1..LOOKS_MAX {
-        if checked.findings.iter().all(|finding| finding.kind == FindingKind::StoresLost) {
+        let is_settled = |finding: &Finding| finding.kind == FindingKind::StoresLost;
+        if checked.is_conclusive() && checked.findings.iter().all(is_settled) {
             break;
         }
         servers.wait(PAUSE_BETWEEN_LOOKS);

@@ -141,10 +141,24 @@ pub fn directory_for(directory: &Path, output: &mut Output) -> Result<PathBuf> {
 }
 
 /// One command of this user at a time: between the check of a mount and its end no other command may mount
-/// there.
+/// there. Who waits for a daemon that is stopped does so before its turn, and not for long: all others would wait as well.
 fn clear_dead(directory: &Path) -> Result<Vec<MountPoint>> {
-    let _turn = take_turn()?;
-    ramlace_mount::clear_dead(directory)
+    let Some(mount) = ramlace_mount::mounted_on(directory)? else { return Ok(Vec::new()) };
+    match look_at(std::slice::from_ref(&mount))[..] {
+        [Health::Dead] => {
+            let _turn = take_turn()?;
+            ramlace_mount::clear_dead(directory)
+        }
+        [Health::Silent] => {
+            let (source, shown) = (mount.source, directory.display());
+            let text = format!(
+                "{source} is mounted on {shown} and does not answer: its daemon is stopped or waits for a server; \
+                 'ramlace unmount {shown}' takes it away"
+            );
+            Err(Error::new(ErrorKind::Busy, text))
+        }
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Held by one process of this user at a time.

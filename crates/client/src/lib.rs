@@ -89,7 +89,7 @@ pub use pool::directory::{
 pub use pool::keys::{HostKeyReport, Revoked, SecretRotation, lets_owner_in};
 pub use pool::locator::{Locator, PoolName};
 pub use pool::options::{ConnectOptions, LOCAL_VARIABLE};
-pub use pool::{Capacity, Pool, ServerReport};
+pub use pool::{Capacity, OfEach, Pool, ServerReport, Timed};
 pub use ramlace_layout::Part;
 pub use ramlace_transport::{HostKey, Secret, this_host};
 pub use ramlace_wire::keys::{HostKeyEntry, HostKeyName, Rotation};

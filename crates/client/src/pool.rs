@@ -11,6 +11,7 @@ pub(crate) mod sessions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ramlace_base::{Epoch, Error, InodeId, Name, Result, ServerId};
 use ramlace_wire::cluster::ForgetServer;
@@ -54,6 +55,18 @@ pub struct ServerReport {
     pub entry: ramlace_wire::ServerEntry,
     /// What it answered.
     pub status: Result<ServerStatus>,
+}
+
+/// What each server says, or why it says nothing.
+pub type OfEach<T> = Vec<(ServerEntry, Result<T>)>;
+
+/// An answer, and when it came.
+#[derive(Clone, Debug)]
+pub struct Timed<T> {
+    /// The answer.
+    pub reply: T,
+    /// When it came.
+    pub at: Instant,
 }
 
 /// What a pool holds, over all servers that answered.
@@ -221,26 +234,40 @@ impl Pool {
         Ok(asked.into_iter().map(|(entry, status)| ServerReport { entry, status }).collect())
     }
 
-    /// The metrics of every server that is not forgotten, counted since its process began; ordered by number.
-    pub fn metrics(&self) -> Result<Vec<(ServerEntry, Result<Metrics>)>> {
-        self.ask_all(&GetMetrics {})
+    /// The metrics of every server that is not forgotten, counted since its process began, and when they came: servers
+    /// answer at different times, and one that does not answer delays this. Ordered by number.
+    pub fn metrics(&self) -> Result<OfEach<Timed<Metrics>>> {
+        self.ask_all_noting_times(&GetMetrics {})
     }
 
     /// Which clients' kernels have which bytes, and which clients wait for which, for one file or for all;
     /// ordered by number.
-    pub fn holders(&self, inode: Option<InodeId>) -> Result<Vec<(ServerEntry, Result<Holders>)>> {
+    pub fn holders(&self, inode: Option<InodeId>) -> Result<OfEach<Holders>> {
         self.ask_all(&ListHolders { inode })
     }
 
     /// Sends every server the same request.
-    fn ask_all<R>(&self, request: &R) -> Result<Vec<(ServerEntry, Result<R::Reply>)>>
+    fn ask_all<R>(&self, request: &R) -> Result<OfEach<R::Reply>>
+    where
+        R: Request + Sync,
+        R::Reply: Send,
+    {
+        let answers = self.ask_all_noting_times(request)?;
+        Ok(answers.into_iter().map(|(entry, answer)| (entry, answer.map(|timed| timed.reply))).collect())
+    }
+
+    /// The same, and when each answer came.
+    fn ask_all_noting_times<R>(&self, request: &R) -> Result<OfEach<Timed<R::Reply>>>
     where
         R: Request + Sync,
         R::Reply: Send,
     {
         let map = self.refresh_map()?;
         let session = self.session()?;
-        let ask = |entry: &ServerEntry| session.ask_server(entry.server, request, session.deadline());
+        let ask = |entry: &ServerEntry| {
+            let answer = session.ask_server(entry.server, request, session.deadline());
+            answer.map(|reply| Timed { reply, at: Instant::now() })
+        };
         let entries = map.servers.iter().filter(|entry| !entry.forgotten);
         // One thread for each: dead servers then cost one deadline together, not one each.
         std::thread::scope(|scope| {

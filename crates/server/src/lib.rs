@@ -103,6 +103,8 @@ pub mod pure;
 mod record;
 #[cfg(test)]
 mod record_tests;
+#[cfg(test)]
+mod repeated_tests;
 mod requests;
 mod runs;
 #[cfg(test)]
@@ -131,6 +133,7 @@ mod wire_samples;
 
 pub use config::ServeOptions;
 pub use harden::{clean_environment, harden, hide};
+pub use log_file::keep_log_short;
 pub use process::run as run_child;
 pub use sandbox::{MountFiles, enter_mount as enter_mount_sandbox, landlock_version};
 pub use supervisor::keep;

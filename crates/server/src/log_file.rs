@@ -1,5 +1,5 @@
-//! Bounds the server's log, which is this process's standard error: a file beside the pool's secret. When it
-//! is long it becomes the older of two, and a new one begins.
+//! Bounds the log of a server, or of a mount's daemon, which is the process's standard error: a file beside the pool's secret, or
+//! among those of mounts. When it is long it becomes the older of two, and a new one begins.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -19,12 +19,44 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// Keeps the log short, for ever.
 pub async fn keep_short() {
+    let mut keeper = Keeper::default();
     loop {
-        if let Err(error) = shorten(std::io::stderr().as_fd(), LOG_BYTES_MAX) {
-            eprintln!("ramlace: the log cannot be begun anew, and grows on: {error}");
-            return;
-        }
+        keeper.look();
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// The same for the daemon of a mount, by a thread of its own.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub fn keep_log_short() -> Result<()> {
+    let mut keeper = Keeper::default();
+    let look = move || loop {
+        keeper.look();
+        std::thread::sleep(LOOK);
+    };
+    let started = std::thread::Builder::new().name("ramlace-log".into()).spawn(look);
+    started.map(drop).map_err(|error| Error::from_io(&error, "starting a thread that keeps the log short"))
+}
+
+/// Shortens this process's log when it is long.
+#[derive(Default)]
+struct Keeper {
+    /// It has said that it cannot.
+    said: bool,
+}
+
+impl Keeper {
+    fn look(&mut self) {
+        let shortened = shorten(std::io::stderr().as_fd(), LOG_BYTES_MAX);
+        if let Err(error) = &shortened
+            && !self.said
+        {
+            eprintln!("ramlace: the log cannot be begun anew, and grows until it can: {error}");
+        }
+        // Its disk may have room again.
+        self.said = shortened.is_err();
     }
 }
 
@@ -39,7 +71,7 @@ fn older(log: &Path) -> PathBuf {
 /// the file stays, and its content is copied. Nothing is done to a terminal, a pipe, or a file that is
 /// rotated by others.
 fn shorten(log: impl AsFd, bytes_max: u64) -> Result<()> {
-    let doing = "beginning the server's log anew";
+    let doing = "beginning the log anew";
     let tell = |errno: rustix::io::Errno| Error::from_io(&errno.into(), doing);
     let found = rustix::fs::fstat(&log).map_err(tell)?;
     let appends = rustix::fs::fcntl_getfl(&log).map_err(tell)?.contains(OFlags::APPEND);

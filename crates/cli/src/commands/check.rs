@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ramlace_base::units::{count, format_bytes};
 use ramlace_base::{InodeId, Result, ServerId};
-use ramlace_check::{CheckCounts, Checked, Finding, LostStores, Repaired, Servers};
+use ramlace_check::{CheckCounts, Checked, FINDINGS_MAX, Finding, LostStores, Repaired, Servers};
 use ramlace_client::Pool;
 use ramlace_mount::MountPoint;
 use ramlace_wire::check::Trouble;
@@ -76,7 +76,7 @@ pub fn run(args: &Args, named: Option<&str>, output: &mut Output) -> Done {
     output.flush()?;
     // What was mended before it is reported all the same: nothing else says which files to look at.
     ended?;
-    if checked.findings.is_empty() { Ok(()) } else { Err(Failure::Told) }
+    if checked.is_clean() { Ok(()) } else { Err(Failure::Told) }
 }
 
 /// The servers of a pool as this command reaches them.
@@ -124,8 +124,12 @@ fn print(checked: &Checked, seconds: f64, output: &mut Output) -> Done {
     for finding in &checked.findings {
         output.line(sentence(finding))?;
     }
-    if checked.further_findings > 0 {
-        output.line(format_args!("... and {} more.", checked.further_findings))?;
+    if !checked.is_conclusive() {
+        output.line(format_args!(
+            "Each look found more than {FINDINGS_MAX} things, and {} beyond these: what is being changed meanwhile may be among \
+             them. Check again when the pool is used less.",
+            checked.further_findings
+        ))?;
     }
     let counts = &checked.counts;
     output.line(format_args!(
@@ -138,8 +142,9 @@ fn print(checked: &Checked, seconds: f64, output: &mut Output) -> Done {
         format_bytes(counts.lane_bytes)
     ))?;
     remarks(counts, output)?;
-    match checked.findings.len() as u64 + checked.further_findings {
-        0 => output.line("Everything fits together."),
+    match checked.findings.len() {
+        0 if checked.is_clean() => output.line("Everything fits together."),
+        0 => output.line("Nothing was found twice; whether all fits together is not known."),
         1 => output.line("1 thing is wrong."),
         wrong => output.line(format_args!("{wrong} things are wrong.")),
     }
@@ -187,7 +192,8 @@ fn mended_json((server, trouble): &(ServerId, Trouble)) -> Value {
 fn as_json(checked: &Checked, mended: &[(ServerId, Trouble)], seconds: f64) -> Value {
     let counts = &checked.counts;
     json!({
-        "clean": checked.findings.is_empty(),
+        "clean": checked.is_clean(),
+        "conclusive": checked.is_conclusive(),
         "seconds": seconds,
         "servers": counts.servers,
         "slots": counts.slots,
@@ -292,5 +298,14 @@ mod tests {
             (&value["clean"], &value["findings"][0]["kind"]),
             (&json!(false), &json!("entry-leads-nowhere"))
         );
+    }
+
+    #[test]
+    fn what_was_found_beyond_the_limit_is_not_clean() {
+        let beyond = Checked { further_findings: 1, ..Checked::default() };
+        let value = as_json(&beyond, &[], 1.0);
+        assert_eq!((&value["clean"], &value["conclusive"]), (&json!(false), &json!(false)));
+        let clean = as_json(&Checked::default(), &[], 1.0);
+        assert_eq!((&clean["clean"], &clean["conclusive"]), (&json!(true), &json!(true)));
     }
 }

@@ -38,17 +38,16 @@ pub fn processes() -> [Finding; 4] {
 }
 
 fn running() -> Vec<Running> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let user = rustix::process::geteuid().as_raw();
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     // One that is not dumpable is shown as root's.
-    let is_ours = |pid: &u32| {
+    let is_ours = move |pid: u32| {
         fs::metadata(format!("/proc/{pid}")).is_ok_and(|about| [user, 0].contains(&about.uid()))
-            && number_of(*pid, "Uid:").is_some_and(|owner| owner == u64::from(user))
+            && number_of(pid, "Uid:").is_some_and(|owner| owner == u64::from(user))
     };
-    pids.filter(is_ours)
-        .filter_map(|pid| known_by(pid, &fs::read(format!("/proc/{pid}/cmdline")).ok()?))
-        .collect()
+    ramlace_launch::look_at_each(ramlace_launch::all_processes().unwrap_or_default(), move |pid| {
+        let ours = is_ours(pid).then(|| fs::read(format!("/proc/{pid}/cmdline")).ok())??;
+        known_by(pid, &ours)
+    })
 }
 
 fn known_by(pid: u32, command_line: &[u8]) -> Option<Running> {

@@ -205,12 +205,9 @@ fn prepare(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<Moun
     for lacking in mount_sandbox::enter(how, directory, named)? {
         eprintln!("ramlace: the sandbox of this mount is not whole: {lacking}");
     }
-    // A daemon with many files open needs more descriptors than a shell's programs get.
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let _ = rustix::process::setrlimit(
-        rustix::process::Resource::Nofile,
-        rustix::process::Rlimit { current: limit.maximum, ..limit },
-    );
+    // A daemon with many files open needs more descriptors than a shell's programs get; the command itself has raised the
+    // limit, unless it was called by `mount`.
+    ramlace_launch::raise_descriptor_limit();
     let mounted = Arc::new(OnceLock::new());
     let asked = mounted.clone();
     let named_directory = directory.to_owned();
@@ -334,6 +331,9 @@ fn run_daemon(how: &MountHow, directory: &Path, named: Option<&str>) -> Result<(
     // The parent that started the daemon may have gone; the mount is there all the same.
     let _ = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
     let (mount, _record) = mounted?;
+    if let Err(error) = ramlace_server::keep_log_short() {
+        eprintln!("ramlace: this log grows without an end: {error}");
+    }
     mount.run().map(drop)
 }
 

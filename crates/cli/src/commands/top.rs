@@ -141,9 +141,9 @@ struct Counts {
 impl Counts {
     fn take(&mut self, counted: Result<Counted>) {
         match counted {
-            Ok(Counted { at_millis, answers, complete }) => {
-                self.clients.look(&answers, at_millis);
-                self.messages.look(&answers, at_millis);
+            Ok(Counted { answers, complete }) => {
+                self.clients.look(&answers);
+                self.messages.look(&answers);
                 self.trouble =
                     if complete { String::new() } else { "; some servers do not answer".to_owned() };
             }

@@ -4,11 +4,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use ramlace_base::Result;
-use ramlace_client::{Pool, ServerReport};
+use ramlace_client::{Pool, ServerReport, Timed};
 use ramlace_wire::ClusterMap;
-use ramlace_wire::metrics::Metrics;
 
-use super::samples::Event;
+use super::samples::{CountedBy, Event};
 
 /// Threads that ask, at most; in a larger pool each asks several servers, one after the other.
 const ASKERS_MAX: usize = 64;
@@ -17,10 +16,8 @@ const ENDING_PATIENCE: Duration = Duration::from_millis(300);
 
 /// What the servers that answer have counted.
 pub struct Counted {
-    /// When they were asked, in milliseconds since the view began.
-    pub at_millis: u64,
-    /// By the server's number.
-    pub answers: Vec<(u16, Metrics)>,
+    /// Ordered by number.
+    pub answers: Vec<CountedBy>,
     /// Whether all have answered.
     pub complete: bool,
 }
@@ -161,11 +158,19 @@ pub fn events_of(pool: &Pool, at_millis: u64) -> Result<Vec<Event>> {
 pub fn counted_of(pool: &Pool, began: Instant) -> Result<Counted> {
     let told = pool.metrics()?;
     let complete = told.iter().all(|(_, metrics)| metrics.is_ok());
-    let answered = told.into_iter().filter_map(|(entry, metrics)| Some((entry.server.0, metrics.ok()?)));
-    Ok(Counted { at_millis: millis_since(began), answers: answered.collect(), complete })
+    let answered = told.into_iter().filter_map(|(entry, answer)| {
+        let Timed { reply: metrics, at } = answer.ok()?;
+        let at_millis = as_millis(at.saturating_duration_since(began));
+        Some(CountedBy { server: entry.server.0, at_millis, metrics })
+    });
+    Ok(Counted { answers: answered.collect(), complete })
 }
 
 /// How long ago that was.
 pub fn millis_since(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    as_millis(began.elapsed())
+}
+
+fn as_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

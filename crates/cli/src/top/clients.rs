@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use ramlace_base::units::format_bytes;
-use ramlace_wire::metrics::{Metrics, SessionMetrics};
+use ramlace_wire::metrics::SessionMetrics;
 use serde_json::{Value, json};
 
+use super::samples::CountedBy;
 use crate::show::{escaped, table};
 
 /// What a session has done at all servers.
@@ -33,7 +34,7 @@ pub struct Client {
     pub servers: usize,
     /// Since the servers' processes began.
     pub done: Done,
-    /// In a second, between the last two samples; `None` before the second.
+    /// In a second, between the last two answers of each server; `None` where no server of it has answered twice.
     pub rates: Option<Done>,
 }
 
@@ -72,43 +73,50 @@ impl SortClients {
 /// The last two samples of all servers.
 #[derive(Clone, Debug, Default)]
 pub struct Clients {
-    /// Each session at each server: a server that began anew counts from 0, and gives no rate once.
-    counts: BTreeMap<(u32, u16), Done>,
+    /// What each server said last.
+    before: BTreeMap<u16, Sample>,
     shown: Vec<Client>,
-    looked_millis: Option<u64>,
+}
+
+/// What a server said, and when.
+#[derive(Clone, Debug, Default)]
+struct Sample {
+    at_millis: u64,
+    /// By session.
+    counts: BTreeMap<u32, Done>,
+}
+
+impl Sample {
+    /// What a session has done in a second since then. A session that was not there began meanwhile; a server that began
+    /// anew counts from 0, and gives no rate once.
+    fn rate(&self, session: u32, done: Done, at_millis: u64) -> Done {
+        let millis = at_millis.saturating_sub(self.at_millis).max(1);
+        let old = self.counts.get(&session).copied().unwrap_or_default();
+        done.and(old, |now, old| now.saturating_sub(old).saturating_mul(1000) / millis)
+    }
 }
 
 impl Clients {
-    /// Takes in what the servers that answered have counted, at a moment in milliseconds.
-    pub fn look(&mut self, answers: &[(u16, Metrics)], at_millis: u64) {
-        let millis =
-            self.looked_millis.map(|before| at_millis.saturating_sub(before)).filter(|millis| *millis > 0);
-        let before = std::mem::take(&mut self.counts);
+    /// Takes in what the servers that answered have counted. One that was silent the last time gives no rate.
+    pub fn look(&mut self, answers: &[CountedBy]) {
+        let before = std::mem::take(&mut self.before);
         let mut clients: BTreeMap<u32, Client> = BTreeMap::new();
-        for (server, metrics) in answers {
+        for CountedBy { server, at_millis, metrics } in answers {
+            let last = before.get(server);
             for session in &metrics.sessions {
                 let done = done(session);
-                self.counts.insert((session.session, *server), done);
-                let client = clients.entry(session.session).or_insert_with(|| Client {
-                    session: session.session,
-                    label: session.label.clone(),
-                    host: session.host,
-                    servers: 0,
-                    done: Done::default(),
-                    rates: millis.map(|_| Done::default()),
-                });
+                let client = clients.entry(session.session).or_insert_with(|| new_client(session));
                 client.servers += 1;
                 client.done = client.done.and(done, u64::saturating_add);
-                if let (Some(rates), Some(millis)) = (&mut client.rates, millis) {
-                    let old = before.get(&(session.session, *server)).copied().unwrap_or_default();
-                    let rate =
-                        done.and(old, |now, old| now.saturating_sub(old).saturating_mul(1000) / millis);
-                    *rates = rates.and(rate, u64::saturating_add);
+                if let Some(last) = last {
+                    let rate = last.rate(session.session, done, *at_millis);
+                    client.rates = Some(client.rates.unwrap_or_default().and(rate, u64::saturating_add));
                 }
             }
+            let counts = metrics.sessions.iter().map(|session| (session.session, done(session))).collect();
+            self.before.insert(*server, Sample { at_millis: *at_millis, counts });
         }
         self.shown = clients.into_values().collect();
-        self.looked_millis = Some(at_millis);
     }
 
     /// How many clients there are.
@@ -149,6 +157,12 @@ impl Done {
     fn bytes(self) -> u64 {
         self.sent_bytes.saturating_add(self.received_bytes)
     }
+}
+
+fn new_client(session: &SessionMetrics) -> Client {
+    let SessionMetrics { session, label, host, .. } = session;
+    let (label, servers, done, rates) = (label.clone(), 0, Done::default(), None);
+    Client { session: *session, label, host: *host, servers, done, rates }
 }
 
 /// As the client sees it: what a server received, the client has sent.
@@ -211,9 +225,11 @@ pub fn clients_json(clients: &[Client]) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use ramlace_wire::metrics::Metrics;
+
     use super::*;
 
-    fn metrics(sessions: &[(u32, &str, u64)]) -> Metrics {
+    fn counted(server: u16, at_millis: u64, sessions: &[(u32, &str, u64)]) -> CountedBy {
         let session = |(session, label, count): &(u32, &str, u64)| SessionMetrics {
             session: *session,
             label: (*label).to_owned(),
@@ -222,21 +238,43 @@ mod tests {
             received_bytes: count * 1024,
             sent_bytes: count * 2048,
         };
-        Metrics { messages: Vec::new(), sessions: sessions.iter().map(session).collect() }
+        let metrics = Metrics { messages: Vec::new(), sessions: sessions.iter().map(session).collect() };
+        CountedBy { server, at_millis, metrics }
+    }
+
+    fn calls(clients: &Clients) -> Vec<Option<u64>> {
+        let sorted = clients.sorted(SortClients::Label);
+        sorted.iter().map(|client| client.rates.map(|rates| rates.requests)).collect()
     }
 
     #[test]
     fn a_session_is_one_client_whatever_number_of_servers_it_asks() {
         let mut clients = Clients::default();
-        clients.look(&[(0, metrics(&[(1, "a", 10), (2, "b\x1b", 1)])), (1, metrics(&[(1, "a", 5)]))], 1000);
+        clients.look(&[counted(0, 1000, &[(1, "a", 10), (2, "b\x1b", 1)]), counted(1, 1000, &[(1, "a", 5)])]);
         let first = clients.sorted(SortClients::Bytes);
         assert_eq!(first[0].done, Done { requests: 15, sent_bytes: 15 << 10, received_bytes: 30 << 10 });
         assert_eq!((first[0].servers, first[0].rates), (2, None));
-        clients.look(&[(0, metrics(&[(1, "a", 10), (2, "b\x1b", 7)])), (1, metrics(&[(1, "a", 1)]))], 3000);
+        clients.look(&[counted(0, 3000, &[(1, "a", 10), (2, "b\x1b", 7)]), counted(1, 3000, &[(1, "a", 1)])]);
         let second = clients.sorted(SortClients::Requests);
         // The client that did something last comes first; a server that began anew gives no rate below 0.
         assert_eq!((second[0].label.as_str(), second[0].rates.unwrap().requests), ("b\x1b", 3));
         assert_eq!(second[1].rates.unwrap().requests, 0);
         assert!(client_table(&second).iter().all(|line| !line.contains(char::is_control)));
+    }
+
+    #[test]
+    fn a_server_that_was_silent_gives_no_rate_once_and_each_has_its_own_times() {
+        let mut clients = Clients::default();
+        clients.look(&[counted(0, 1000, &[(1, "a", 100)]), counted(1, 1000, &[(1, "a", 70_000)])]);
+        // Server 1 is silent, and the answer of server 0 waits for that: it came after a second all the same.
+        clients.look(&[counted(0, 2000, &[(1, "a", 150)])]);
+        assert_eq!(calls(&clients), [Some(50)]);
+        clients.look(&[counted(0, 5000, &[(1, "a", 300)]), counted(1, 5100, &[(1, "a", 90_000)])]);
+        assert_eq!(calls(&clients), [Some(50)]);
+        clients.look(&[counted(0, 6000, &[(1, "a", 350)]), counted(1, 7100, &[(1, "a", 90_200)])]);
+        assert_eq!(calls(&clients), [Some(150)]);
+        // One that began between two answers.
+        clients.look(&[counted(0, 7000, &[(1, "a", 350), (2, "b", 40)])]);
+        assert_eq!(calls(&clients), [Some(0), Some(40)]);
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use ramlace_base::units::format_bytes;
-use ramlace_wire::metrics::{MessageMetrics, Metrics, latency_class_micros};
+use ramlace_wire::metrics::{MessageMetrics, latency_class_micros};
 use serde_json::{Value, json};
 
+use super::samples::CountedBy;
 use crate::message_counts::{add, class_within, name_of, nothing, since, within_text};
 use crate::show::table;
 
@@ -14,8 +15,40 @@ use crate::show::table;
 pub struct Message {
     /// Since the servers' processes began.
     pub all: MessageMetrics,
-    /// Between the last two samples; `None` before the second.
+    /// Between the last two answers of each server; `None` where none has answered twice.
     pub last: Option<MessageMetrics>,
+    /// In a second of that time.
+    pub rates: Rates,
+}
+
+/// What happens in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    calls: f64,
+    errors: f64,
+    received_bytes: f64,
+    sent_bytes: f64,
+}
+
+impl Rates {
+    fn add(&mut self, last: &MessageMetrics, millis: u64) {
+        let rate = |count: u64| count as f64 * 1000.0 / millis as f64;
+        self.calls += rate(last.answers());
+        self.errors += rate(last.errors);
+        self.received_bytes += rate(last.received_bytes);
+        self.sent_bytes += rate(last.sent_bytes);
+    }
+}
+
+impl Message {
+    /// `None` where no server has answered twice.
+    fn rate(&self, of: fn(&Rates) -> f64) -> Option<f64> {
+        self.last.as_ref().map(|_| of(&self.rates))
+    }
+}
+
+fn new_message(kind: u16) -> Message {
+    Message { all: nothing(kind), last: None, rates: Rates::default() }
 }
 
 /// By what messages are sorted.
@@ -57,40 +90,38 @@ impl SortMessages {
 /// The last two samples of all servers.
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
-    /// What each server has counted, by message.
-    counts: BTreeMap<u16, BTreeMap<u16, MessageMetrics>>,
+    /// What each server has counted, by message, and when it said so.
+    counts: BTreeMap<u16, (u64, BTreeMap<u16, MessageMetrics>)>,
     shown: Vec<Message>,
-    /// How far apart the samples are; 0 before the second.
-    millis: u64,
-    looked_millis: Option<u64>,
+    /// A server has answered twice.
+    has_rates: bool,
 }
 
 impl Messages {
-    /// Takes in what the servers that answered have counted, at a moment in milliseconds.
-    pub fn look(&mut self, answers: &[(u16, Metrics)], at_millis: u64) {
-        self.millis = self.looked_millis.map_or(0, |before| at_millis.saturating_sub(before));
+    /// Takes in what the servers that answered have counted. One that was silent, or that began anew, gives no rate once.
+    pub fn look(&mut self, answers: &[CountedBy]) {
         let before = std::mem::take(&mut self.counts);
         let mut shown: BTreeMap<u16, Message> = BTreeMap::new();
-        for (server, metrics) in answers {
+        self.has_rates = false;
+        for CountedBy { server, at_millis, metrics } in answers {
+            let known = before.get(server);
+            self.has_rates |= known.is_some();
             for message in &metrics.messages {
-                let kind = message.kind;
-                let new = || Message { all: nothing(kind), last: (self.millis > 0).then(|| nothing(kind)) };
-                let sum = shown.entry(kind).or_insert_with(new);
+                let sum = shown.entry(message.kind).or_insert_with(|| new_message(message.kind));
                 add(&mut sum.all, message);
-                // A server that was silent, or that began anew, gives no rate once.
-                let last = before.get(server).and_then(|known| match known.get(&kind) {
+                let Some((said_millis, known)) = known else { continue };
+                let last = match known.get(&message.kind) {
                     Some(before) => since(message, before),
                     None => Some(message.clone()),
-                });
-                if let (Some(sum), Some(last)) = (&mut sum.last, last) {
-                    add(sum, &last);
-                }
+                };
+                let last = last.unwrap_or_else(|| nothing(message.kind));
+                sum.rates.add(&last, at_millis.saturating_sub(*said_millis).max(1));
+                add(sum.last.get_or_insert_with(|| nothing(message.kind)), &last);
             }
             let counts = metrics.messages.iter().map(|message| (message.kind, message.clone()));
-            self.counts.insert(*server, counts.collect());
+            self.counts.insert(*server, (*at_millis, counts.collect()));
         }
         self.shown = shown.into_values().collect();
-        self.looked_millis = Some(at_millis);
     }
 
     /// The messages that came, the busiest first.
@@ -115,15 +146,10 @@ impl Messages {
         messages
     }
 
-    /// In a second, of what was counted in the last interval.
-    fn rate(&self, message: &Message, count: fn(&MessageMetrics) -> u64) -> Option<f64> {
-        Some(count(message.last.as_ref()?) as f64 * 1000.0 / self.millis as f64)
-    }
-
     /// Calls and errors a second, of all messages; `None` before the second sample.
     pub fn rates(&self) -> Option<(f64, f64)> {
-        let sum = |count| self.shown.iter().filter_map(|message| self.rate(message, count)).sum();
-        (self.millis > 0).then(|| (sum(MessageMetrics::answers), sum(|counts| counts.errors)))
+        let sum = |of: fn(&Rates) -> f64| self.shown.iter().map(|message| of(&message.rates)).sum();
+        self.has_rates.then(|| (sum(|rates| rates.calls), sum(|rates| rates.errors)))
     }
 
     /// The table: its head and a line for each message. Times are those of the last interval.
@@ -131,20 +157,20 @@ impl Messages {
         let head =
             ["MESSAGE", "CALLS/S", "P50", "P99", "ERRORS/S", "RECEIVED/S", "SENT/S", "CALLS", "ERRORS"];
         let cells = |message: Message| {
-            let rate = |count, text: fn(f64) -> String| {
-                self.rate(&message, count).map_or_else(|| "-".to_owned(), text)
+            let rate = |of: fn(&Rates) -> f64, text: fn(f64) -> String| {
+                message.rate(of).map_or_else(|| "-".to_owned(), text)
             };
             let within = |percent| {
                 message.last.as_ref().map_or_else(|| "-".to_owned(), |last| within_text(last, percent))
             };
             vec![
                 name_of(message.all.kind),
-                rate(MessageMetrics::answers, number_text),
+                rate(|rates| rates.calls, number_text),
                 within(50),
                 within(99),
-                rate(|counts| counts.errors, number_text),
-                rate(|counts| counts.received_bytes, |rate| format_bytes(rate as u64)),
-                rate(|counts| counts.sent_bytes, |rate| format_bytes(rate as u64)),
+                rate(|rates| rates.errors, number_text),
+                rate(|rates| rates.received_bytes, |rate| format_bytes(rate as u64)),
+                rate(|rates| rates.sent_bytes, |rate| format_bytes(rate as u64)),
                 message.all.answers().to_string(),
                 message.all.errors.to_string(),
             ]
@@ -166,10 +192,10 @@ impl Messages {
             };
             json!({
                 "message": name_of(message.all.kind),
-                "calls_per_second": self.rate(&message, MessageMetrics::answers),
-                "errors_per_second": self.rate(&message, |counts| counts.errors),
-                "received_bytes_per_second": self.rate(&message, |counts| counts.received_bytes),
-                "sent_bytes_per_second": self.rate(&message, |counts| counts.sent_bytes),
+                "calls_per_second": message.rate(|rates| rates.calls),
+                "errors_per_second": message.rate(|rates| rates.errors),
+                "received_bytes_per_second": message.rate(|rates| rates.received_bytes),
+                "sent_bytes_per_second": message.rate(|rates| rates.sent_bytes),
                 "p50_micros_max": within(50), "p99_micros_max": within(99),
                 "calls": message.all.answers(), "errors": message.all.errors,
                 "received_bytes": message.all.received_bytes, "sent_bytes": message.all.sent_bytes,
@@ -186,33 +212,36 @@ pub fn number_text(rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ramlace_wire::metrics::Metrics;
+
     use super::*;
     use crate::message_counts::tests::counted;
 
     const READ: u16 = 0x0201;
     const WRITE: u16 = 0x0202;
 
-    fn metrics(messages: &[(u16, u64, u64)]) -> Metrics {
+    fn answer(server: u16, at_millis: u64, messages: &[(u16, u64, u64)]) -> CountedBy {
         let messages = messages.iter().map(|(kind, fast, slow)| counted(*kind, *fast, *slow)).collect();
-        Metrics { messages, sessions: Vec::new() }
+        CountedBy { server, at_millis, metrics: Metrics { messages, sessions: Vec::new() } }
     }
 
     fn rates(messages: &Messages, sort: SortMessages) -> Vec<(u16, Option<f64>)> {
-        let rate = |message| (messages.rate(&message, MessageMetrics::answers), message);
-        let shown = messages.sorted(sort).into_iter().map(rate);
-        shown.map(|(rate, message)| (message.all.kind, rate)).collect()
+        let shown = messages.sorted(sort).into_iter();
+        shown.map(|message| (message.all.kind, message.rate(|rates| rates.calls))).collect()
     }
 
     #[test]
     fn rates_and_times_are_those_of_the_last_interval() {
         let mut messages = Messages::default();
-        messages.look(&[(0, metrics(&[(READ, 1000, 0)])), (1, metrics(&[(READ, 1000, 50)]))], 1000);
+        messages.look(&[answer(0, 1000, &[(READ, 1000, 0)]), answer(1, 1000, &[(READ, 1000, 50)])]);
         assert_eq!(rates(&messages, SortMessages::Calls), [(READ, None)]);
         assert_eq!(messages.rates(), None);
         assert!(messages.table(SortMessages::Calls)[1].starts_with("ReadChunk        -    -    -"));
         // The second message was never asked before.
-        let answers = [(0, metrics(&[(READ, 1010, 0), (WRITE, 6, 1)])), (1, metrics(&[(READ, 1010, 50)]))];
-        messages.look(&answers, 3000);
+        messages.look(&[
+            answer(0, 3000, &[(READ, 1010, 0), (WRITE, 6, 1)]),
+            answer(1, 3000, &[(READ, 1010, 50)]),
+        ]);
         assert_eq!(rates(&messages, SortMessages::Calls), [(READ, Some(10.0)), (WRITE, Some(3.5))]);
         assert_eq!(rates(&messages, SortMessages::Slowest)[0].0, WRITE);
         assert_eq!(rates(&messages, SortMessages::Errors)[0].0, WRITE);
@@ -229,10 +258,11 @@ mod tests {
     #[test]
     fn a_server_that_began_anew_or_was_silent_gives_no_rate_once() {
         let mut messages = Messages::default();
-        messages.look(&[(0, metrics(&[(READ, 1000, 0)])), (1, metrics(&[(READ, 70, 0)]))], 1000);
-        messages.look(&[(0, metrics(&[(READ, 10, 0)]))], 2000);
+        messages.look(&[answer(0, 1000, &[(READ, 1000, 0)]), answer(1, 1000, &[(READ, 70, 0)])]);
+        messages.look(&[answer(0, 2000, &[(READ, 10, 0)])]);
         assert_eq!(rates(&messages, SortMessages::Calls), [(READ, Some(0.0))]);
-        messages.look(&[(0, metrics(&[(READ, 30, 0)])), (1, metrics(&[(READ, 5000, 0)]))], 3000);
+        // The second answer came when the other server was waited for.
+        messages.look(&[answer(0, 3000, &[(READ, 30, 0)]), answer(1, 6000, &[(READ, 5000, 0)])]);
         assert_eq!(rates(&messages, SortMessages::Calls), [(READ, Some(20.0))]);
         assert_eq!(messages.sorted(SortMessages::Calls)[0].all.answers(), 5030);
     }
@@ -240,7 +270,7 @@ mod tests {
     #[test]
     fn a_message_without_a_name_is_shown_by_its_number() {
         let mut messages = Messages::default();
-        messages.look(&[(0, metrics(&[(0xffee, 1, 0)]))], 0);
+        messages.look(&[answer(0, 0, &[(0xffee, 1, 0)])]);
         assert!(messages.table(SortMessages::Name)[1].starts_with("0xffee"));
     }
 }

@@ -35,7 +35,7 @@ pub struct Line {
 /// Fuller than this is worth a colour: from here on writes begin to fail.
 const FILL_PERCENT_BAD: f64 = 90.0;
 const BAR_CELLS: usize = 10;
-const HELP: [&str; 10] = [
+const HELP: [&str; 11] = [
     "q  quit                       s  sort by the next column",
     "p  pause, and go on           ?  this help",
     "c  clients, and servers       m  messages, and servers",
@@ -45,7 +45,8 @@ const HELP: [&str; 10] = [
     "request and are not counted.",
     "",
     "Of messages, P50 and P99 are the times within which 50 and 99 of 100 answers of the last second were made, from",
-    "the whole request to its answer's way out of the server. Listen waits for something to happen.",
+    "the request to its answer's way out of the server; of WriteChunk, WriteRuns and ExtendChunk with the time in which",
+    "their data comes. Listen waits for something to happen.",
 ];
 
 /// The page for a screen: exactly `height` lines, none wider than `width` letters.

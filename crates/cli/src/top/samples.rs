@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ramlace_wire::metrics::Metrics;
 use ramlace_wire::session::ServerStatus;
 
 /// Something that has arrived, or has not.
@@ -23,6 +24,17 @@ pub enum Event {
         /// What it said.
         status: Result<Box<ServerStatus>, String>,
     },
+}
+
+/// What a server has counted since its process began.
+#[derive(Clone, Debug)]
+pub struct CountedBy {
+    /// The server's number.
+    pub server: u16,
+    /// When it answered, in milliseconds since the view began.
+    pub at_millis: u64,
+    /// Its counters.
+    pub metrics: Metrics,
 }
 
 /// How fast a server works.
