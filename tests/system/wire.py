@@ -8,7 +8,7 @@ from pathlib import Path
 from noise import CLAIM_BYTES, HOST, OWNER, TAG_BYTES, WORDS, Cipher, Noise, claim, derive, server_public
 
 PREAMBLE_MAGIC = b"ramlace\n"
-VERSION = 29
+VERSION = 30
 WELCOME, REFUSED, ELSEWHERE = 0, 1, 2
 # What follows a preamble: a claim and a Noise message; a Noise message.
 FIRST_BYTES, SECOND_BYTES = CLAIM_BYTES + 52, 56

@@ -7,6 +7,7 @@ import pickle
 import signal
 import stat
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -101,6 +102,39 @@ def test_a_signal_that_comes_with_a_lock_leaves_nothing_locked(pool, place, gran
     finally:
         signal.signal(signal.SIGUSR1, previous)
     assert other.lock(timeout=0) is not None
+    for file in files:
+        file.close()
+
+
+# SEMANTICS 69.4
+def test_a_lock_that_an_interrupt_ends_leaves_what_was_held_before(pool, place):
+    """A reader waits to become a writer, and its handler lets it, and raises."""
+
+    class SignalledError(Exception):
+        """What the handler raises."""
+
+    def handler(*_):
+        held.unlock()
+        time.sleep(0.3)
+        raise SignalledError
+
+    path = f"{place}/f"
+    pool.open(path, "wb").close()
+    holder, waiting, other = files = [pool.open(path, "r+b", 0) for _ in range(3)]
+    held, kept = holder.lock(exclusive=False), waiting.lock(exclusive=False)
+    timer = threading.Timer(0.25, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(SignalledError):
+            timer.start()
+            waiting.lock()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert other.lock(timeout=0) is None, "it is a reader still"
+    assert other.lock(exclusive=False, timeout=0) is not None, "and no writer"
+    kept.unlock()
+    assert holder.lock(timeout=0) is None
     for file in files:
         file.close()
 

@@ -2,6 +2,7 @@
 //! faults on demand.
 
 mod lanes;
+mod locks;
 mod names;
 mod sizes;
 
@@ -21,6 +22,7 @@ use ramlace_transport::{Address, Secret};
 use ramlace_wire::chunk::{AllocateLane, LaneTarget, WriteOrigin};
 use ramlace_wire::leases::{DataRecall, EndRecalls, WaitPublished};
 use ramlace_wire::listen::{Listen, News};
+use ramlace_wire::locks::SetLock;
 use ramlace_wire::namespace::{CancelChange, ChangeCancelled, InodeInfo, Opened};
 use ramlace_wire::permit::GetPermit;
 use ramlace_wire::session::{OpenSession, SessionOpened};
@@ -90,6 +92,10 @@ pub(crate) struct State {
     pub(crate) seen: HashMap<Kind, usize>,
     /// Bytes that all lanes of a server may have together.
     pub(crate) lane_bytes_max: usize,
+    /// Locks that are held, by the session's number; each is granted.
+    pub(crate) locks: BTreeMap<u64, SetLock>,
+    /// Those who may wait are told that they do.
+    pub(crate) locks_queue: bool,
     /// Requests to take memory.
     pub(crate) allocated: Vec<AllocateLane>,
     /// The number of changes of bytes so far.
@@ -378,6 +384,8 @@ impl State {
             done: HashMap::new(),
             seen: HashMap::new(),
             lane_bytes_max: usize::MAX,
+            locks: BTreeMap::new(),
+            locks_queue: false,
             allocated: Vec::new(),
             changes: 0,
             open: BTreeSet::new(),

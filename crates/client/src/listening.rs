@@ -305,29 +305,25 @@ impl Listener {
     fn ask_for_waits(&self, client: &Arc<Client>) -> Result<()> {
         let (server, here) = (self.server, |slot| client.is_home(self.server, slot));
         client.waits.wake_all(here);
-        let requests = client.waits.begin_asking(here);
-        if requests.is_empty() {
+        let mut waits = client.waits.to_ask(here);
+        if waits.is_empty() {
             return Ok(());
         }
-        let waits: Vec<u64> = requests.iter().map(|request| request.wait).collect();
-        let (weak, mut requests) = (self.client.clone(), requests);
+        let weak = self.client.clone();
         let asks = move || {
             block_signals();
             while let Some(client) = weak.upgrade() {
-                if client.ask_for_all(requests) || client.is_ended() {
+                if client.ask_for_all(waits) || client.is_ended() {
                     return;
                 }
                 drop(client);
                 std::thread::sleep(PAUSE_OF_WAITS);
                 let Some(client) = weak.upgrade() else { return };
-                requests = client.waits.begin_asking(|slot| client.is_home(server, slot));
+                waits = client.waits.to_ask(|slot| client.is_home(server, slot));
             }
         };
         let started = std::thread::Builder::new().name("ramlace-asks".into()).spawn(asks);
-        started.map(drop).map_err(|error| {
-            waits.into_iter().for_each(|wait| client.waits.not_answered(wait));
-            Error::from_io(&error, "starting a thread that asks about waits")
-        })
+        started.map(drop).map_err(|error| Error::from_io(&error, "starting a thread that asks about waits"))
     }
 
     /// Waits that belong to another server now: makes sure that a thread listens to that one.

@@ -118,13 +118,13 @@ impl SlotState {
         asked_by_clients!(step)
     }
 
-    fn cancel_change(&mut self, caller: Caller, request: CancelChange) -> Step {
+    fn cancel_change(&mut self, caller: Caller, request: CancelChange, effects: &mut Vec<Effect>) -> Step {
         let opened = match self.session_mut(caller).cancel(request.sequence) {
             Undo::Nothing => None,
             // Only the session knows whether it has it open otherwise.
             Undo::Open(inode) => Some(inode),
             Undo::Reservation(reserved) => {
-                self.give_reservation_back(caller, reserved);
+                self.give_reservation_back(caller, reserved, effects);
                 None
             }
         };

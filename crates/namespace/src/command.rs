@@ -286,7 +286,7 @@ macro_rules! asked_by_clients {
             Create: slot.create(caller, request);
             Open: slot.open(caller, *request);
             OpenEntry: slot.open_entry(caller, request);
-            CancelChange: slot.cancel_change(caller, *request);
+            CancelChange: slot.cancel_change(caller, *request, effects);
             BeginPassthrough: slot.begin_passthrough(caller, *request, effects);
             Close: slot.close(caller, *request, effects);
             SetAttributes: slot.set_attributes(caller, *request, effects);
@@ -303,7 +303,7 @@ macro_rules! asked_by_clients {
             Extend: slot.extend(caller, *request);
             NoteMemory: slot.note_memory(caller, *request);
             ReserveAppend: slot.reserve_append(caller, *request);
-            FinishAppend: slot.finish_append(caller, *request);
+            FinishAppend: slot.finish_append(caller, *request, effects);
             SetLayout: slot.set_layout(caller, *request, effects);
             SetLock: slot.set_lock(caller, *request, effects);
             CancelLock: slot.cancel_lock(caller, *request, effects);

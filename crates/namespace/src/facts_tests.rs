@@ -133,6 +133,29 @@ fn sessions_and_their_open_inodes_are_checked() {
 }
 
 #[test]
+fn a_session_appends_to_a_file_no_longer_than_it_has_reserved_bytes_there() {
+    // The change that has reserved them.
+    let number = Sequence(5);
+    let finish = |failed| move |inode| Op::FinishAppend(wire::FinishAppend { inode, number, failed });
+    let cancel = |_| Op::CancelChange(wire::CancelChange { sequence: number });
+    let cut = |story: &mut Story, inode| {
+        drop(story.apply(Op::Truncate(wire::Truncate { inode, size: 50, allocated: None })));
+    };
+    let remove = |story: &mut Story, inode: InodeId| drop(story.state.inodes.remove(&inode));
+    let ends: [&dyn Fn(InodeId) -> Op; 3] = [&finish(false), &finish(true), &cancel];
+    type Happens<'a> = &'a dyn Fn(&mut Story, InodeId);
+    let happens: [Happens<'_>; 3] = [&|_, _| {}, &cut, &remove];
+    for (happened, ends) in happens.iter().flat_map(|happened| ends.map(|end| (happened, end))) {
+        let mut story = Story::new();
+        let file = story.file();
+        happened(&mut story, file);
+        assert_eq!(story.state.sessions[&SESSION].appending.len(), 1);
+        story.apply(ends(file));
+        assert_eq!(story.state.sessions[&SESSION].appending.len(), 0);
+    }
+}
+
+#[test]
 fn operations_that_wait_for_nothing_are_found() {
     // The request of the mkdir, the messages about the truncation.
     let lost = found(|state, _| state.outbox = crate::state::outbox::Outbox::default());

@@ -165,15 +165,16 @@ impl SlotState {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.end_locks(id, session.locked.into_keys().collect(), effects);
         self.end_barriers(id, session.barriers);
-        for inode in session.appending {
+        for file_id in session.appending {
             // A hole at the end of a file that a kernel maps has no memory.
-            let gap = self.has_passthrough(inode);
-            if let Some(inode) = self.inodes.get_mut(&inode)
+            let gap = self.has_passthrough(file_id);
+            if let Some(inode) = self.inodes.get_mut(&file_id)
                 && let Body::File(file) = &mut inode.body
                 && file.abandon(id, gap)
             {
                 inode.touch(now);
             }
+            self.outdate_given_back(file_id, effects);
         }
         for inode in session.open.into_keys() {
             if self.end_passthrough(inode, id, false, effects) {

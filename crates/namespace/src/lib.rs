@@ -75,5 +75,5 @@ mod xattrs;
 pub use command::{Command, Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Origin, Reply, Room};
 pub use mend::{Disowned, Doubt};
 pub use query::{AskedBy, Query};
-pub use state::SlotState;
 pub use state::delegation::Delegation;
+pub use state::{Repeated, SlotState};

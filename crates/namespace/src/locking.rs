@@ -9,7 +9,7 @@ use ramlace_wire::locks::{
 
 use crate::command::{Effect, Reply};
 use crate::query::{AskedBy, Query};
-use crate::state::locks::{Asked, FileLocks, Lock, LockCount, shown};
+use crate::state::locks::{Asked, FileLocks, Known, Lock, LockCount, Waiter, shown};
 use crate::state::{Caller, SlotState, Step};
 
 impl Query for GetLock {
@@ -31,10 +31,16 @@ impl SlotState {
         check_range(request.table, request.start, request.end)?;
         self.check_may_lock(caller, &request)?;
         let owner = LockOwner { session, owner: request.owner };
-        let SetLock { table, start, end, pid, wait, detects, .. } = request;
-        let asked = self.with_locks(request.inode, effects, |locks| match request.kind {
-            Some(kind) => locks.ask(table, Lock { owner, kind, start, end, pid }, wait, detects),
-            None => locks.unlock(table, owner, start, end).map(|()| Asked::Granted),
+        let SetLock { table, start, end, pid, number, detects, .. } = request;
+        let asked = self.with_locks(request.inode, effects, |locks| {
+            locks.settle(session, request.settled_below);
+            match request.kind {
+                Some(kind) => {
+                    let lock = Lock { owner, kind, start, end, pid };
+                    locks.ask(table, Waiter { lock, number, detects }, request.waits)
+                }
+                None => locks.unlock(table, owner, start, end).map(|()| Asked::Granted),
+            }
         })?;
         let outcome = match asked {
             Asked::Granted => LockOutcome::Granted,
@@ -51,10 +57,18 @@ impl SlotState {
         effects: &mut Vec<Effect>,
     ) -> Step {
         let session = caller.token.session;
-        let file = self.locked_file(request.inode)?;
-        let waited = self.with_locks(request.inode, effects, |locks| locks.cancel(session, request.wait));
-        // A wait ends by a grant, or here, or with the session.
-        let outcome = if waited { LockOutcome::Refused } else { LockOutcome::Granted };
+        let CancelLock { inode, number, take_back, settled_below } = request;
+        let file = self.locked_file(inode)?;
+        let outcome = self.with_locks(inode, effects, |locks| {
+            locks.settle(session, settled_below);
+            match locks.known(session, number) {
+                Some(Known::Granted) if !take_back => return LockOutcome::Granted,
+                Some(Known::Granted) => locks.take_back(session, number),
+                Some(Known::Waits) => _ = locks.end_wait(session, number),
+                None => {}
+            }
+            LockOutcome::Refused
+        });
         Ok(Some(Reply::Locked(LockAnswer { outcome, file })))
     }
 
@@ -62,7 +76,7 @@ impl SlotState {
     pub(crate) fn end_lock_wait(&mut self, request: EndLockWait, effects: &mut Vec<Effect>) {
         let EndLockWait { inode, session, wait } = request;
         self.assert_mine(inode);
-        let ended = self.with_locks(inode, effects, |locks| locks.cancel(session, wait));
+        let ended = self.with_locks(inode, effects, |locks| locks.end_wait(session, wait));
         effects.push(Effect::LockWaitEnded { ended });
     }
 
@@ -78,7 +92,7 @@ impl SlotState {
                 for (at, waiter) in table.waiting.iter().enumerate() {
                     let is_it = waiter.lock.owner == *owner && waiter.detects;
                     if is_it && found.len() < limits::DEADLOCK_WAITS_MAX {
-                        let (inode, wait, blockers) = (*inode, waiter.wait, table.blockers(at));
+                        let (inode, wait, blockers) = (*inode, waiter.number, table.blockers(at));
                         found.push(LockWait { inode, owner: *owner, wait, blockers });
                     }
                 }
@@ -117,6 +131,7 @@ impl SlotState {
         let before = locks.counts();
         let result = work(&mut locks);
         let granted = locks.grant_free();
+        locks.drop_idle_grants();
         let after = locks.counts();
         if !locks.is_empty() {
             self.locks.insert(inode, locks);
@@ -130,7 +145,7 @@ impl SlotState {
         for waiter in granted {
             // A session that holds or waits has the inode open: it is here.
             if let Ok(file) = self.locked_file(inode) {
-                let (session, wait) = (waiter.lock.owner.session, waiter.wait);
+                let (session, wait) = (waiter.lock.owner.session, waiter.number);
                 effects.push(Effect::LockGranted { session, inode, wait, file });
             }
         }
@@ -155,8 +170,11 @@ impl SlotState {
         let session = &self.sessions[&caller.token.session];
         let OpenedFor { write, .. } = self.opened_for(caller.token.session, request.inode);
         let Some(kind) = request.kind else { return Ok(()) };
-        let asks_again = |locks: &FileLocks| locks.waits(caller.token.session, request.wait);
-        if request.wait != 0 && self.locks.get(&request.inode).is_some_and(asks_again) {
+        if request.number == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "a request for a lock needs a number, from 1"));
+        }
+        let asks_again = |locks: &FileLocks| locks.known(caller.token.session, request.number).is_some();
+        if self.locks.get(&request.inode).is_some_and(asks_again) {
             return Ok(());
         }
         if kind == LockKind::Exclusive && request.table == LockTable::Fcntl && !write {
@@ -168,7 +186,7 @@ impl SlotState {
             let text = format!("the session has {} locks in {} already", held + waiting, self.slot);
             return Err(Error::new(ErrorKind::TooManyLocks, text));
         }
-        if request.wait != 0 && waiting >= limits::LOCK_WAITS_PER_SESSION_MAX {
+        if request.waits && waiting >= limits::LOCK_WAITS_PER_SESSION_MAX {
             let text = format!("the session waits for {waiting} locks in {} already", self.slot);
             return Err(Error::new(ErrorKind::TooManyLocks, text));
         }

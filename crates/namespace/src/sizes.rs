@@ -151,14 +151,26 @@ impl SlotState {
         })))
     }
 
-    pub(crate) fn finish_append(&mut self, caller: Caller, request: FinishAppend) -> Step {
+    pub(crate) fn finish_append(
+        &mut self,
+        caller: Caller,
+        request: FinishAppend,
+        effects: &mut Vec<Effect>,
+    ) -> Step {
+        let finished = self.end_reservation(caller, request, effects);
+        // Also where it was gone already, by a truncation or with the file.
+        self.forget_appending(caller.token.session, request.inode);
+        finished
+    }
+
+    fn end_reservation(&mut self, caller: Caller, request: FinishAppend, effects: &mut Vec<Effect>) -> Step {
         let id = request.inode;
         self.inode(id)?.file(id)?.check_in_lanes(id)?;
         let gap = self.has_passthrough(id);
         let reservation = Token { session: caller.token.session, sequence: request.number };
         match self.file_mut(id).finish(reservation, request.failed, gap, id)? {
             Some(grew) => {
-                self.forget_appending(caller.token.session, id);
+                self.outdate_given_back(id, effects);
                 self.size_info(caller, id, grew)
             }
             // A reservation is what gives the right to this, and there is none.
@@ -169,10 +181,25 @@ impl SlotState {
         }
     }
 
-    /// The session may have no reservation in the file any more.
-    fn forget_appending(&mut self, session: SessionId, id: InodeId) {
+    /// Bytes that were reserved and given back may still come, late, and would overwrite what is reserved there next: they
+    /// are made to meet a newer generation, as soon as no other append is under way that this would end. Until then, or
+    /// where too many messages about truncations are pending, nothing is reserved there again.
+    pub(crate) fn outdate_given_back(&mut self, id: InodeId, effects: &mut Vec<Effect>) {
         let Some(Body::File(file)) = self.inodes.get(&id).map(|inode| &inode.body) else { return };
-        if !file.reserved_by().any(|reserved_by| reserved_by == session)
+        let width = file.layout.width;
+        if !file.is_only_given_back() || self.outbox.check_room(width).is_err() {
+            return;
+        }
+        let Some(kept) = self.file_mut(id).outdate(id) else { return };
+        for lane in 0..width {
+            self.cut_lane(LaneId { inode: id, lane }, kept, SessionId::NONE, effects);
+        }
+    }
+
+    /// The session may have no reservation in the file any more, which may be gone.
+    fn forget_appending(&mut self, session: SessionId, id: InodeId) {
+        let file = self.inodes.get(&id).and_then(|inode| inode.file(id).ok());
+        if !file.is_some_and(|file| file.reserved_by().any(|reserved_by| reserved_by == session))
             && let Some(session) = self.sessions.get_mut(&session)
         {
             session.appending.remove(&id);
@@ -181,16 +208,22 @@ impl SlotState {
 
     /// The session does not know that bytes were reserved for it: they become a hole, as if it had gone. Otherwise nothing
     /// behind them would be published as long as it lives.
-    pub(crate) fn give_reservation_back(&mut self, caller: Caller, reserved: AppendReserved) {
+    pub(crate) fn give_reservation_back(
+        &mut self,
+        caller: Caller,
+        reserved: AppendReserved,
+        effects: &mut Vec<Effect>,
+    ) {
         let AppendReserved { inode: id, number, .. } = reserved;
         let reservation = Token { session: caller.token.session, sequence: number };
         let gap = self.has_passthrough(id);
-        let Some(inode) = self.inodes.get_mut(&id) else { return };
-        if let Body::File(file) = &mut inode.body
+        if let Some(inode) = self.inodes.get_mut(&id)
+            && let Body::File(file) = &mut inode.body
             && file.finish(reservation, true, gap, id) == Ok(Some(true))
         {
             inode.touch(caller.now);
         }
+        self.outdate_given_back(id, effects);
         self.forget_appending(caller.token.session, id);
     }
 

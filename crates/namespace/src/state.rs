@@ -12,6 +12,7 @@ pub(crate) mod hold;
 pub(crate) mod inode;
 pub(crate) mod inodes;
 pub(crate) mod intent;
+pub(crate) mod lock_grants;
 pub(crate) mod locks;
 pub(crate) mod outbox;
 pub(crate) mod passthrough;
@@ -39,7 +40,7 @@ use crate::state::intent::Intent;
 use crate::state::locks::FileLocks;
 use crate::state::outbox::Outbox;
 use crate::state::passthrough::Passthrough;
-use crate::state::session::{Cached, Session};
+use crate::state::session::{Cached, Session, cancelled};
 
 /// Permission bits of the root directory.
 const ROOT_MODE: u16 = 0o755;
@@ -109,6 +110,15 @@ pub(crate) struct Caller<'command> {
     /// The session's open files give no right.
     pub on_behalf: bool,
     pub now: Timestamp,
+}
+
+/// What a repetition of a mutation comes to.
+#[derive(Debug)]
+pub enum Repeated {
+    /// It is answered when the mutation is.
+    Waits,
+    /// The mutation's answer.
+    Answered(Result<Reply>),
 }
 
 /// The result of a client's mutation: its answer, or `None` when it has to wait for deliveries.
@@ -212,6 +222,24 @@ impl SlotState {
     #[must_use]
     pub fn has_met(&self, token: Token) -> bool {
         self.sessions.get(&token.session).is_some_and(|session| session.has_met(token.sequence))
+    }
+
+    /// Whether a mutation was answered here.
+    #[must_use]
+    pub fn has_answered(&self, token: Token) -> bool {
+        self.sessions.get(&token.session).is_some_and(|session| session.has_answered(token.sequence))
+    }
+
+    /// What a repetition of a mutation comes to, as [`SlotState::apply`] answers it; `None` for what would be done now, or
+    /// was acknowledged.
+    #[must_use]
+    pub fn repeated(&self, token: Token) -> Option<Repeated> {
+        let met = self.sessions.get(&token.session)?.met(token.sequence)?;
+        Some(match met {
+            Cached::Waiting => Repeated::Waits,
+            Cached::Cancelled => Repeated::Answered(Err(cancelled())),
+            Cached::Answered(outcome) => Repeated::Answered(shown(outcome.clone())),
+        })
     }
 
     /// The change of the bytes that the session's kept replies take, since the last call.

@@ -41,6 +41,8 @@ enum After {
     Removes(Lookup, Option<InodeId>),
     /// A kernel writes back pages of an inline file.
     WritesBack(InodeId, Vec<u8>),
+    /// A program writes this many bytes into an inline file.
+    Writes(u64),
     /// An inline file is truncated.
     Cuts(InodeId, u64),
     /// An inline file is promoted to its lanes, by a session whose kernel may have its first page.
@@ -147,7 +149,6 @@ impl Server {
         } else if request.origin != WriteOrigin::Back {
             self.changed_inline_before(call, spared_by(call.session, request.origin), request.inode)?;
         }
-        self.counters.written_bytes(request.bytes.0.len() as u64);
         // Room is reserved for promised changes.
         let room = call.promised().is_some() || self.has_inline_room();
         Ok(Op::WriteInline { request, room })
@@ -190,6 +191,7 @@ impl Server {
             Op::WriteInline { request, .. } if request.origin == WriteOrigin::Back => {
                 After::WritesBack(request.inode, request.bytes.0.clone())
             }
+            Op::WriteInline { request, .. } => After::Writes(request.bytes.0.len() as u64),
             Op::Truncate(request) if !asked.is_met => After::Cuts(request.inode, request.size),
             Op::Promote { request, .. } => After::Promotes(request.inode, request.first_page),
             Op::Close(request) => After::Closes(request.inode, request.leases),
@@ -227,8 +229,10 @@ impl Server {
                 return Ok(encode_body(&Unlinked { parent, inode }));
             }
             (After::WritesBack(inode, bytes), Reply::WroteInline(written)) => {
+                self.count_written(asked, written, bytes.len() as u64);
                 self.note_written_back(call, inode, &bytes, written);
             }
+            (After::Writes(bytes), Reply::WroteInline(written)) => self.count_written(asked, written, bytes),
             (After::Cuts(inode, start), _) => {
                 let range = ByteRange { start, end: u64::MAX };
                 self.before_inline_change(Some(call), session, inode, range, Change::Erase)?;
@@ -250,6 +254,13 @@ impl Server {
             _ => {}
         }
         Ok(reply.encode())
+    }
+
+    /// Counts what the slot has taken, once.
+    fn count_written(&self, asked: &Asked<'_>, written: &InlineWritten, bytes: u64) {
+        if written.outcome == InlineOutcome::Written && !asked.is_met {
+            self.counters.written_bytes(bytes);
+        }
     }
 
     fn note_written_back(

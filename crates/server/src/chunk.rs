@@ -464,17 +464,20 @@ impl Server {
         self.admit_slot(header, request.target.slot).await?;
         if request.more > 0 {
             let wanted_bytes = range.length().saturating_add(request.more);
-            self.check_room_for_all(request.target.lane, wanted_bytes)
+            self.check_room_for_all(request.target.lane, request.offset, wanted_bytes)
                 .map_err(|error| error.context(self.me))?;
         }
         self.take_memory(&request.target, range, request.keep_size).await
     }
 
     /// A part of what a client asks for in several requests: what cannot fit takes nothing. How much of it is there is not
-    /// known here: all that the lane has counts.
-    fn check_room_for_all(&self, lane: LaneId, wanted_bytes: u64) -> Result<()> {
+    /// known here: all that the lane has counts, as far as it can lie behind the offset.
+    fn check_room_for_all(&self, lane: LaneId, offset: u64, wanted_bytes: u64) -> Result<()> {
         let mut store = self.store.borrow_mut();
-        let there = if store.has_lane(lane) { store.lane_allocated_bytes(lane)? } else { 0 };
+        let there = match store.has_lane(lane) {
+            true => store.lane_allocated_bytes(lane)?.min(store.lane_length(lane)?.saturating_sub(offset)),
+            false => 0,
+        };
         let missing = wanted_bytes.saturating_sub(there);
         if missing > store.usage().free_for_lanes_bytes {
             store.trim_tails()?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ramlace_base::{Epoch, Error, ErrorKind, Result, SessionId, Slot, limits};
-use ramlace_namespace::{Command, DeliveryAnswer, Effect, Op, Origin, Reply, Room};
+use ramlace_namespace::{Command, DeliveryAnswer, Effect, Op, Origin, Repeated, Reply, Room};
 use ramlace_slot::{SlotBirth, SlotChange};
 use ramlace_wire::locks::Event;
 use ramlace_wire::peer::Token;
@@ -19,7 +19,9 @@ use crate::record::Record;
 use crate::server::Server;
 use crate::server::watched::Watched;
 
-/// What the answer to a cancelled change takes: acknowledging more than this makes room.
+/// What the answer to the cancellation of a change takes that was answered before: acknowledging more than this makes room.
+const ANSWERED_BYTES: u64 = 64;
+/// The same where the change is refused from now on, which is kept, too.
 const CANCELLED_BYTES: u64 = 256;
 /// The pause before slots that were lost are handled again, if there was no room for it.
 const NOTICE_PAUSE: Duration = Duration::from_millis(100);
@@ -127,11 +129,27 @@ impl Server {
         // A retry replaces its first attempt, whose connection is gone.
         self.waiting.borrow_mut().insert(token, sender);
         if let Err(error) = self.submit(slot, command) {
-            self.waiting.borrow_mut().remove(&token);
-            return Err(error);
+            match self.without_record(slot, token, &error) {
+                Some(Repeated::Waits) => {}
+                Some(Repeated::Answered(outcome)) => {
+                    self.waiting.borrow_mut().remove(&token);
+                    return outcome;
+                }
+                None => {
+                    self.waiting.borrow_mut().remove(&token);
+                    return Err(error);
+                }
+            }
         }
         let superseded = || Error::new(ErrorKind::Retry, "a later attempt of the same request took over");
         receiver.await.unwrap_or_else(|_| Err(superseded()))
+    }
+
+    /// What a repetition comes to whose record has found no room: the log would have got no more by it than which answers its
+    /// session has, and that comes again with the next change.
+    fn without_record(&self, slot: Slot, token: Token, error: &Error) -> Option<Repeated> {
+        let is_full = error.kind() == ErrorKind::NoSpace;
+        self.durable.borrow().names(slot).filter(|_| is_full)?.repeated(token)
     }
 
     /// Refuses one more mutation of a session with too many unacknowledged replies.
@@ -144,7 +162,15 @@ impl Server {
             Some(state) => {
                 let acknowledged = state.kept_below(token.session, acknowledged_below);
                 // A client that acknowledges much sends this.
-                let makes_room = matches!(command.op, Op::CancelChange(_)) && acknowledged > CANCELLED_BYTES;
+                let makes_room = match &command.op {
+                    Op::CancelChange(request) => {
+                        let sequence = request.sequence;
+                        let is_answered =
+                            sequence < acknowledged_below || state.has_answered(Token { sequence, ..token });
+                        acknowledged > if is_answered { ANSWERED_BYTES } else { CANCELLED_BYTES }
+                    }
+                    _ => false,
+                };
                 if makes_room { Ok(()) } else { durable.kept.check(token.session, acknowledged) }
             }
             None => durable.kept.check(token.session, 0),

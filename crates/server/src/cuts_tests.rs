@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, Generation};
-use ramlace_wire::chunk::WriteOrigin;
+use ramlace_base::{Error, ErrorKind, Generation, LaneId, Slot};
+use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
+use ramlace_wire::coordination::WatchChange;
 use ramlace_wire::inline::{Bytes, InlineMode, ReadInline, WriteInline};
 use ramlace_wire::leases::EndRecalls;
 use ramlace_wire::namespace::{Extend, Truncate};
@@ -14,6 +15,7 @@ use ramlace_wire::{Attributes, Kind, encode_body};
 
 use crate::data_leases_tests::{PAGE, Two, two, waits};
 use crate::delivery_tests::{create, done, extend_and_cut, false_server, name};
+use crate::server_tests::{layout, target};
 use crate::testing::{Client, TestServer, run};
 
 /// Begins a truncation, which then waits.
@@ -49,6 +51,28 @@ fn a_truncation_is_answered_when_others_have_dropped_what_it_cut_off() {
         let grown = Truncate { inode: two.inode, size: 2 * PAGE as u64, allocated: None };
         two.changer.change(5, 0, &grown).await.unwrap();
         two.changer.change(6, 0, &Truncate { size: PAGE as u64, ..grown }).await.unwrap();
+    });
+}
+
+// SEMANTICS 85.1
+#[test]
+fn who_watches_a_hole_in_which_a_lane_never_began_hears_that_it_was_cut_off() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let opened = crate::server_tests::create(&mut client, 1, "file", layout(2)).await;
+        let (inode, generation) = (opened.info.attributes.inode, opened.info.attributes.generation);
+        client.change(2, 0, &Extend { inode, generation, size: 10 << 20, from: 0 }).await.unwrap();
+        let first = target(&opened);
+        let second = LaneTarget { lane: LaneId { inode, lane: 1 }, slot: Slot(first.slot.0 + 1), ..first };
+        let (start, end) = (1 << 20, 2 << 20);
+        let watch = WatchChange { inode, lane: Some(second), start, end, since: None, wait: 0 };
+        let since = Some(client.ask(&watch).await.unwrap().number);
+        let watch = WatchChange { since, ..watch };
+        client.change(3, 0, &Truncate { inode, size: 6 << 20, allocated: None }).await.unwrap();
+        assert!(!client.ask(&watch).await.unwrap().changed, "it stays");
+        client.change(4, 0, &Truncate { inode, size: 1 << 20, allocated: None }).await.unwrap();
+        assert!(client.ask(&watch).await.unwrap().changed);
     });
 }
 

@@ -362,7 +362,20 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
     let (parent, name) = (InodeId::ROOT, Name::new("name").unwrap());
     let lock = |kind| {
         let (table, owner, start, end) = (LockTable::Flock, 1, 0, LOCK_END);
-        Op::SetLock(SetLock { inode, table, owner, kind, start, end, pid: 1, wait: 0, detects: false })
+        let (pid, number, waits, settled_below, detects) = (1, 1, false, 0, false);
+        Op::SetLock(SetLock {
+            inode,
+            table,
+            owner,
+            kind,
+            start,
+            end,
+            pid,
+            number,
+            waits,
+            settled_below,
+            detects,
+        })
     };
     let token = Token { session, sequence: Sequence(1) };
     let stamp = IntentStamp { coordinator: Slot(5), number: 1, open_from: 1 };
@@ -375,7 +388,10 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         ("the end of passthroughs", lane(LaneChange::PassthroughsOver { lane: known, number: 1 })),
         ("a lane that is dropped", lane(LaneChange::Dropped { lane: known })),
         ("an unlock", client(lock(None))),
-        ("a lock's wait", client(Op::CancelLock(CancelLock { inode, wait: 1 }))),
+        (
+            "a lock's wait",
+            client(Op::CancelLock(CancelLock { inode, number: 1, take_back: true, settled_below: 0 })),
+        ),
         ("a cycle", command(Origin::Server, Op::EndLockWait(EndLockWait { inode, session, wait: 1 }))),
         ("leaving", client(Op::LeaveBarrier(LeaveBarrier { name: b"b".to_vec(), member: 0, wait: 1 }))),
         ("unlink", client(Op::Unlink(Unlink { parent, name: name.clone() }))),

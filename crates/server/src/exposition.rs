@@ -114,7 +114,8 @@ impl Page {
     }
 
     fn histogram(&mut self, messages: &[MessageMetrics]) {
-        self.family("request_seconds", "histogram", "Time from the whole request to its answer's way out.");
+        let help = "Time from the request, whose data may be yet to come, to its answer's way out.";
+        self.family("request_seconds", "histogram", help);
         for message in messages {
             let name = name_of(message);
             let mut sum = 0;

@@ -33,7 +33,13 @@ impl Server {
             .changing_lane(lane, async {
                 match self.lanes(slot, |lanes, _| lanes.cut(lane, generation, length)) {
                     CutPlan::Nothing => Ok(self.recalled_behind(by, lane, length)),
-                    CutPlan::BeginIfLost => self.begin_if_lost(lane, slot, generation).await,
+                    CutPlan::BeginIfLost => {
+                        let recalls = self.begin_if_lost(lane, slot, generation).await?;
+                        // Also its hole was cut off, for those who wait for a change there.
+                        let range = ByteRange { start: length, end: u64::MAX };
+                        self.note_effect(slot, LaneEffect::Changed { lane, range });
+                        Ok(recalls)
+                    }
                     CutPlan::Cut(change) => self.cut_now(slot, lane, change, by).await,
                     CutPlan::AskHome(since) => {
                         let answer = self.query_home(QueryInode { inode: lane.inode, since }).await?;

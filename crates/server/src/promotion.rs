@@ -30,9 +30,7 @@ impl Server {
                 .map_err(|error| error.context(self.me))?;
             self.keep_from_home(lane, &answer)?;
             // From here on the bytes are the lane's: a process that dies before this starts over.
-            self.commit_lane(slot, change)?;
-            self.counters.written_bytes(request.bytes.0.len() as u64);
-            Ok(())
+            Ok(self.commit_lane(slot, change)?)
         })
         .await
     }

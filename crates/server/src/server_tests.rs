@@ -553,6 +553,27 @@ fn a_large_allocation_takes_turns_and_takes_nothing_when_it_does_not_fit() {
     });
 }
 
+#[test]
+fn a_large_allocation_behind_what_a_lane_has_takes_nothing_when_it_does_not_fit() {
+    let server = TestServer::start(1);
+    run(async {
+        let mut client = Client::user(&server.address, 1).await;
+        let target = target(&create(&mut client, 1, "file", layout(1)).await);
+        let there = AllocateLane { target, offset: 0, length: 40 << 20, more: 0, keep_size: false };
+        client.change(2, 0, &there).await.unwrap();
+        let before = client.ask(&GetServerStatus {}).await.unwrap().used_bytes;
+        // As much as the lane has, and more than is free.
+        let first =
+            AllocateLane { target, offset: 40 << 20, length: 1 << 20, more: 69 << 20, keep_size: false };
+        let refused = client.change(3, 0, &first).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert!(client.ask(&GetServerStatus {}).await.unwrap().used_bytes <= before);
+        // Half of it is there already.
+        client.change(4, 0, &AllocateLane { offset: 20 << 20, more: 49 << 20, ..first }).await.unwrap();
+        client.change(5, 0, &AllocateLane { more: 9 << 20, ..first }).await.unwrap();
+    });
+}
+
 /// A server with the pool's peer key that sends impossible messages: it is not trusted, and nothing changes.
 #[test]
 fn a_peer_that_says_the_impossible_loses_its_connection_and_changes_nothing() {

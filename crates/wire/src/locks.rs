@@ -90,8 +90,13 @@ pub struct SetLock {
     pub end: u64,
     /// The owner's process, for callers in the same session.
     pub pid: u32,
-    /// The session's number for this wait; 0: it does not wait. The same number again asks what has become of it.
-    pub wait: u64,
+    /// The session's number for this request, by which it can be taken back; 0 for an unlock, which cannot. The same number
+    /// again asks what has become of it.
+    pub number: u64,
+    /// It waits where another lock conflicts.
+    pub waits: bool,
+    /// The session knows what became of all its requests with lower numbers, and takes none of them back.
+    pub settled_below: u64,
     /// Its owner waits for nothing else meanwhile: cycles with it are deadlocks.
     pub detects: bool,
 }
@@ -118,13 +123,20 @@ impl Request for SetLock {
     }
 }
 
-/// Cancels a wait. `Granted` when the lock is held already.
+/// Cancels a request for a lock. `Granted` when the lock is held because of it, and stays; `Refused`: no lock is held because
+/// of it, for it waits no more, was taken back, or never came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelLock {
     /// The file.
     pub inode: InodeId,
-    /// The session's number for the wait.
-    pub wait: u64,
+    /// The session's number for the request.
+    pub number: u64,
+    /// A lock that was granted is taken back: its owner holds again what it held before. Of bytes that the owner has locked or
+    /// unlocked since, nothing changes, and where others hold a lock that conflicts with an exclusive one that the
+    /// request had made a shared one, that stays.
+    pub take_back: bool,
+    /// As in [`SetLock::settled_below`].
+    pub settled_below: u64,
 }
 
 impl Request for CancelLock {

@@ -45,7 +45,8 @@ pub struct MessageMetrics {
     pub received_bytes: u64,
     /// Bytes of bodies and data that were answered.
     pub sent_bytes: u64,
-    /// The time of all answers together, from when the whole request is there to when its answer leaves, in microseconds.
+    /// The time of all answers together, from when the request is there to when its answer leaves, in microseconds. Data that
+    /// the request carries is received within it.
     pub micros: u64,
     /// How many answers took how long; see [`latency_class_micros`].
     pub classes: [u64; LATENCY_CLASSES],

@@ -334,7 +334,9 @@ pub fn a_wait_that_is_granted_and_cancelled() {
         start: 0,
         end: 1,
         pid: 1,
-        wait: 0,
+        number: 0,
+        waits: true,
+        settled_below: 0,
         detects: false,
     };
     let file = LockedFile {
@@ -345,8 +347,8 @@ pub fn a_wait_that_is_granted_and_cancelled() {
     };
     let told = ends.clone();
     let on_end = Box::new(move |_: ramlace_base::Result<LockedFile>| _ = told.fetch_add(1, Ordering::SeqCst));
-    let request = waits.begin(request, on_end).expect("there is room");
-    let wait = request.wait;
+    let request = waits.begin(request, on_end, true).expect("there is room");
+    let wait = request.number;
     let mut threads = Vec::new();
     let (asker, asker_ends) = (waits.clone(), ends.clone());
     threads.push(thread::spawn(move || {
@@ -354,7 +356,7 @@ pub fn a_wait_that_is_granted_and_cancelled() {
             thread::yield_now();
             match asker.asked(wait, None) {
                 Asked::Ended(_) => _ = asker_ends.fetch_add(1, Ordering::SeqCst),
-                Asked::Again(_) => continue,
+                Asked::Again => continue,
                 Asked::Waits => {}
             }
             return;
@@ -364,8 +366,10 @@ pub fn a_wait_that_is_granted_and_cancelled() {
     threads.push(thread::spawn(move || event.granted(wait, file)));
     let lost = waits.clone();
     threads.push(thread::spawn(move || {
-        for request in lost.begin_asking(|_| true) {
-            lost.not_answered(request.wait);
+        for wait in lost.to_ask(|_| true) {
+            if let Some(request) = lost.begin_asking(wait) {
+                lost.not_answered(request.number);
+            }
         }
     }));
     let (giver, cancelled) = (waits.clone(), ends.clone());

@@ -340,11 +340,7 @@ impl Client {
     ) -> Result<Acknowledged> {
         let AppendReserved { inode, number, .. } = reserved;
         let request = FinishAppend { inode, number, failed: true };
-        match self.change(inode.slot(), &request, deadline) {
-            // There is no room for its record now.
-            Err(error) if error.kind() == ErrorKind::NoSpace => Err(error),
-            outcome => self.unless_unacknowledged(outcome.map(drop)),
-        }
+        self.unless_unacknowledged(self.change(inode.slot(), &request, deadline).map(drop))
     }
 }
 

@@ -77,7 +77,8 @@ impl Client {
                 // The member has come, and either the server restarts, or its slot moves to another server.
                 Err(error) if came && is_unacknowledged(&error) => waiter.ask_later(),
                 Err(error) => {
-                    if is_unacknowledged(&error) {
+                    // Once it has come it counts, whatever the error: a server without room refuses to be asked again.
+                    if came || is_unacknowledged(&error) {
                         self.send_later(Message::LeaveBarrier(slot, leave));
                     }
                     return Err(error);

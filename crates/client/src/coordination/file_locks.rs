@@ -62,11 +62,18 @@ impl File {
     ) -> Result<()> {
         let mut stopped = None;
         let pause = || pause().inspect_err(|error| stopped = Some(error.clone()));
-        self.wait_for_lock(range, kind, timeout, pause)?;
+        let request = self.wait_for_lock(range, kind, timeout, pause)?;
+        let client = &self.handle()?.session;
         match stopped {
-            None => self.refresh_locked(range),
+            None => {
+                client.waits.settle(request.number);
+                self.refresh_locked(range)
+            }
             // Who has stopped to wait does not know of the lock, and would never unlock it.
-            Some(error) => self.unlock(range).and(Err(self.tell(error))),
+            Some(error) => {
+                client.take_back(request);
+                Err(self.tell(error))
+            }
         }
     }
 
@@ -76,20 +83,21 @@ impl File {
         kind: LockKind,
         timeout: Option<Duration>,
         mut pause: impl FnMut() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<SetLock> {
         const STEP: Duration = Duration::from_millis(100);
         let request = self.own_lock(range, Some(kind))?;
         let (sender, receiver) = sync_channel(1);
         let on_end: OnEnd = Box::new(move |ended| _ = sender.send(ended));
-        let wait = match self.set_lock_later(&request, on_end)? {
-            Waited::Granted(_) => return Ok(()),
-            Waited::Waiting(wait) => wait,
+        let (wait, request) = match self.begin_lock(&request, on_end, false)? {
+            (Waited::Granted(_), request) => return Ok(request),
+            (Waited::Waiting(wait), request) => (wait, request),
         };
+        let received = |ended: Result<LockedFile>| ended.map(|_| request).map_err(|error| self.tell(error));
         let began = std::time::Instant::now();
         loop {
             let left = timeout.map_or(STEP, |timeout| timeout.saturating_sub(began.elapsed()).min(STEP));
             let ended = match receiver.recv_timeout(left) {
-                Ok(ended) => return ended.map(drop).map_err(|error| self.tell(error)),
+                Ok(ended) => return received(ended),
                 Err(RecvTimeoutError::Disconnected) => {
                     Err(Error::new(ErrorKind::Stale, "the session has ended"))
                 }
@@ -102,12 +110,10 @@ impl File {
                 },
             };
             let Err(error) = ended else { continue };
-            return match self.cancel_wait(wait)? {
+            return match self.end_wait(wait)? {
                 Cancellation::Cancelled => Err(self.tell(error)),
-                Cancellation::Granted(_) => Ok(()),
-                Cancellation::Ended => {
-                    receiver.recv().unwrap_or(Err(error)).map(drop).map_err(|error| self.tell(error))
-                }
+                Cancellation::Granted(_) => Ok(request),
+                Cancellation::Ended => received(receiver.recv().unwrap_or(Err(error))),
             };
         }
     }
@@ -153,8 +159,7 @@ impl File {
             Some(LockKind::Exclusive) => Ok(()),
             _ => handle.session.push_times(self.inode()),
         };
-        let locked =
-            handle.session.set_lock(&self.lock_request(request)).map_err(|error| self.tell(error))?;
+        let locked = handle.session.set_lock(self.lock_request(request)).map_err(|error| self.tell(error))?;
         if let Some(file) = locked {
             learn(handle, file);
         }
@@ -167,6 +172,10 @@ impl File {
     /// Locks, and waits if another lock conflicts: then `on_end` is called with the end of the wait, on a
     /// thread that must not wait.
     pub fn set_lock_later(&self, request: &LockRequest, on_end: OnEnd) -> Result<Waited> {
+        self.begin_lock(request, on_end, true).map(|(waited, _)| waited)
+    }
+
+    fn begin_lock(&self, request: &LockRequest, on_end: OnEnd, settles: bool) -> Result<(Waited, SetLock)> {
         let handle = self.handle()?;
         let open = handle.open.clone();
         let on_end: OnEnd = Box::new(move |ended| {
@@ -175,8 +184,8 @@ impl File {
             }
             on_end(ended);
         });
-        let waited = handle.session.set_lock_later(self.lock_request(request), on_end);
-        if let Ok(Waited::Granted(file)) = waited {
+        let waited = handle.session.set_lock_later(self.lock_request(request), on_end, settles);
+        if let Ok((Waited::Granted(file), _)) = waited {
             learn(handle, file);
         }
         waited.map_err(|error| self.tell(error))
@@ -184,6 +193,15 @@ impl File {
 
     /// Cancels a wait.
     pub fn cancel_wait(&self, wait: u64) -> Result<Cancellation> {
+        let cancelled = self.end_wait(wait)?;
+        if matches!(cancelled, Cancellation::Granted(_)) {
+            self.handle()?.session.waits.settle(wait);
+        }
+        Ok(cancelled)
+    }
+
+    /// The same; a lock that was granted can be taken back.
+    fn end_wait(&self, wait: u64) -> Result<Cancellation> {
         let handle = self.handle()?;
         let cancelled = handle.session.cancel_wait(wait);
         if let Cancellation::Granted(file) = cancelled {
@@ -210,7 +228,8 @@ impl File {
 
     fn lock_request(&self, request: &LockRequest) -> SetLock {
         let LockRequest { table, owner, kind, start, end, pid, detects } = *request;
-        SetLock { inode: self.inode(), table, owner, kind, start, end, pid, wait: 0, detects }
+        let (inode, number, waits, settled_below) = (self.inode(), 0, false, 0);
+        SetLock { inode, table, owner, kind, start, end, pid, number, waits, settled_below, detects }
     }
 }
 

@@ -11,9 +11,18 @@ use ramlace_wire::locks::{
 };
 
 use crate::client::Client;
-use crate::coordination::waits::{Asked, OnEnd, Search};
+use crate::coordination::waits::{Asked, AskedFor, OnEnd, Search};
 use crate::session::pending::{Acknowledged, Message, Subject};
 use crate::session::retry::is_unacknowledged;
+
+/// Errors of a request for a lock with which its home says that nothing has happened, and nothing waits.
+const REFUSALS: [ErrorKind; 5] = [
+    ErrorKind::Invalid,
+    ErrorKind::BadHandle,
+    ErrorKind::TooManyLocks,
+    ErrorKind::NotFound,
+    ErrorKind::Stale,
+];
 
 /// How long the end of a wait or of an owner may take before it is left to the outbox.
 const PATIENCE_MILLIS_MAX: u64 = 1_000;
@@ -38,47 +47,86 @@ pub enum Cancellation {
 }
 
 impl Client {
-    /// Locks or unlocks without waiting; `None` when another lock conflicts.
-    pub(crate) fn set_lock(self: &Arc<Client>, request: &SetLock) -> Result<Option<LockedFile>> {
+    /// Locks or unlocks without waiting; `None` when another lock conflicts. A lock of which the home's answer is lost is taken
+    /// back.
+    pub(crate) fn set_lock(self: &Arc<Client>, request: SetLock) -> Result<Option<LockedFile>> {
         self.send_pending(Subject::Locks(request.inode), self.deadline())?;
-        let answer = self.change(request.inode.slot(), request, self.deadline())?;
-        Ok(granted(answer))
+        if request.kind.is_none() {
+            return Ok(granted(self.send_lock(&request, self.deadline())?));
+        }
+        let request = SetLock { number: self.waits.new_number(), ..request };
+        match self.send_lock(&request, self.deadline()) {
+            Ok(answer) => {
+                self.waits.settle(request.number);
+                Ok(granted(answer))
+            }
+            Err(error) => {
+                self.take_back_later(request, &error);
+                Err(error)
+            }
+        }
     }
 
-    /// Locks, and waits if another lock conflicts: then `on_end` is called with the end of the wait.
-    pub(crate) fn set_lock_later(self: &Arc<Client>, request: SetLock, on_end: OnEnd) -> Result<Waited> {
+    /// Locks, and waits if another lock conflicts: then `on_end` is called with the end of the wait. The request that is returned
+    /// has the wait's number. Unless it `settles`, its lock can be taken back until [`Waits::settle`] is called.
+    pub(crate) fn set_lock_later(
+        self: &Arc<Client>,
+        request: SetLock,
+        on_end: OnEnd,
+        settles: bool,
+    ) -> Result<(Waited, SetLock)> {
         self.send_pending(Subject::Locks(request.inode), self.deadline())?;
-        let mut request = self.waits.begin(request, on_end)?;
+        let request = self.waits.begin(SetLock { waits: true, ..request }, on_end, settles)?;
         loop {
             let ended = self.ask_for(&request, self.deadline());
-            match self.waits.asked(request.wait, ended) {
-                Asked::Ended(Ok(file)) => return Ok(Waited::Granted(file)),
+            match self.waits.asked(request.number, ended) {
+                Asked::Ended(Ok(file)) => return Ok((Waited::Granted(file), request)),
                 Asked::Ended(Err(error)) => {
-                    if is_unacknowledged(&error) {
-                        self.send_later(Message::CancelLock(request));
-                    }
+                    self.take_back_later(request, &error);
                     return Err(error);
                 }
                 Asked::Waits => break,
-                Asked::Again(same) => request = same,
+                Asked::Again => {}
             }
         }
         if request.detects {
-            self.send_later(Message::FindCycle(request.wait));
+            self.send_later(Message::FindCycle(request.number));
         }
-        match self.listen_to(request.inode.slot()) {
-            Ok(()) => Ok(Waited::Waiting(request.wait)),
-            Err(error) => match self.cancel_wait(request.wait) {
-                Cancellation::Granted(file) => Ok(Waited::Granted(file)),
-                Cancellation::Cancelled => Err(error),
-                Cancellation::Ended => Ok(Waited::Waiting(request.wait)),
+        let waited = match self.listen_to(request.inode.slot()) {
+            Ok(()) => Waited::Waiting(request.number),
+            Err(error) => match self.cancel_wait(request.number) {
+                Cancellation::Granted(file) => Waited::Granted(file),
+                Cancellation::Cancelled => return Err(error),
+                Cancellation::Ended => Waited::Waiting(request.number),
             },
+        };
+        Ok((waited, request))
+    }
+
+    /// A request for a lock has failed, so its owner is told that it has none: whatever its home has done, it takes it back.
+    fn take_back_later(self: &Arc<Client>, request: SetLock, error: &Error) {
+        let is_refused = REFUSALS.contains(&error.kind());
+        if is_refused || self.is_ended() || !self.send_later(Message::CancelLock(request)) {
+            self.waits.settle(request.number);
         }
+    }
+
+    /// Takes a lock back that its owner does not want any more: what it held before it holds again.
+    pub(crate) fn take_back(self: &Arc<Client>, request: SetLock) {
+        match self.cancel(&request, true, soon()) {
+            Ok(_) => self.waits.settle(request.number),
+            Err(error) => self.take_back_later(request, &error),
+        }
+    }
+
+    fn send_lock(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<LockAnswer> {
+        let request = SetLock { settled_below: self.waits.settled_below(), ..*request };
+        self.change(request.inode.slot(), &request, deadline)
     }
 
     /// Asks a home for a lock, or about the wait for it; returns the end of the wait, if it has ended.
     fn ask_for(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Option<Result<LockedFile>> {
-        match self.change(request.inode.slot(), request, deadline) {
+        match self.send_lock(request, deadline) {
             Err(error) => Some(Err(error)),
             Ok(LockAnswer { outcome: LockOutcome::Granted, file }) => Some(Ok(file)),
             Ok(_) => None,
@@ -98,13 +146,16 @@ impl Client {
         match &answer {
             Ok(answer) if answer.found => {
                 let text = "waiting for this lock would close a cycle of programs that wait for each other";
-                self.waits.asked_for(wait, Some(Err(Error::new(ErrorKind::Deadlock, text))));
+                let refused = Error::new(ErrorKind::Deadlock, text);
+                if matches!(self.waits.asked_for(wait, Some(Err(refused))), AskedFor::Failed) {
+                    self.waits.settle(wait);
+                }
             }
             // The home knows no such wait: it was granted, or an earlier reply was lost.
             Ok(answer) if !answer.waits => _ = self.ask_and_tell(request, deadline),
             _ => {
-                if let Some(again) = self.waits.asked_for(wait, None) {
-                    self.ask_and_tell(again, deadline);
+                if let AskedFor::Again(same) = self.waits.asked_for(wait, None) {
+                    self.ask_and_tell(same, deadline);
                 }
             }
         }
@@ -114,14 +165,13 @@ impl Client {
         }
     }
 
-    /// Asks homes about waits on behalf of the waiting threads; false when one did not answer.
-    pub(crate) fn ask_for_all(self: &Arc<Client>, requests: Vec<SetLock>) -> bool {
-        let mut answered = true;
-        // All of them, also after a failure: no other thread asks about these.
-        for request in requests {
-            answered &= self.ask_and_tell(request, self.deadline());
-        }
-        answered
+    /// Asks homes about waits on behalf of the waiting threads; false when one did not answer: the others of that server would
+    /// not be answered either.
+    pub(crate) fn ask_for_all(self: &Arc<Client>, waits: Vec<u64>) -> bool {
+        waits.into_iter().all(|wait| {
+            let request = self.waits.begin_asking(wait);
+            request.is_none_or(|request| self.ask_and_tell(request, self.deadline()))
+        })
     }
 
     /// The same about one wait.
@@ -130,10 +180,21 @@ impl Client {
         while let Some(request) = next {
             match self.ask_for(&request, deadline) {
                 Some(Err(error)) if is_unacknowledged(&error) => {
-                    self.waits.not_answered(request.wait);
+                    self.waits.not_answered(request.number);
                     return false;
                 }
-                ended => next = self.waits.asked_for(request.wait, ended),
+                ended => {
+                    let error = ended.as_ref().and_then(|ended| ended.as_ref().err()).cloned();
+                    next = match (self.waits.asked_for(request.number, ended), error) {
+                        (AskedFor::Again(same), _) => Some(same),
+                        // Its owner waits no more, so it must not be granted any more.
+                        (AskedFor::Failed, Some(error)) => {
+                            self.take_back_later(request, &error);
+                            None
+                        }
+                        _ => None,
+                    }
+                }
             }
         }
         true
@@ -142,21 +203,29 @@ impl Client {
     /// Cancels a wait.
     pub(crate) fn cancel_wait(self: &Arc<Client>, wait: u64) -> Cancellation {
         let Some(request) = self.waits.cancel(wait) else { return Cancellation::Ended };
-        match self.cancel(&request, soon()) {
+        match self.cancel(&request, false, soon()) {
             Ok(Some(file)) => Cancellation::Granted(file),
-            Ok(None) => Cancellation::Cancelled,
+            Ok(None) => {
+                self.waits.settle(wait);
+                Cancellation::Cancelled
+            }
             Err(error) => {
-                if is_unacknowledged(&error) {
-                    self.send_later(Message::CancelLock(request));
-                }
+                self.take_back_later(request, &error);
                 Cancellation::Cancelled
             }
         }
     }
 
-    fn cancel(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<Option<LockedFile>> {
-        let SetLock { inode, wait, .. } = *request;
-        self.change(inode.slot(), &CancelLock { inode, wait }, deadline).map(granted)
+    /// Cancels a request; what the file is, if its owner has the lock because of it.
+    fn cancel(
+        self: &Arc<Client>,
+        request: &SetLock,
+        take_back: bool,
+        deadline: Instant,
+    ) -> Result<Option<LockedFile>> {
+        let SetLock { inode, number, .. } = *request;
+        let cancel = CancelLock { inode, number, take_back, settled_below: self.waits.settled_below() };
+        self.change(inode.slot(), &cancel, deadline).map(granted)
     }
 
     /// A lock that conflicts.
@@ -168,27 +237,20 @@ impl Client {
     pub(crate) fn release_locks(self: &Arc<Client>, request: SetLock) {
         let outcome = self
             .send_pending(Subject::Locks(request.inode), soon())
-            .and_then(|()| self.change(request.inode.slot(), &request, soon()));
+            .and_then(|()| self.send_lock(&request, soon()));
         if outcome.is_err_and(|error| is_unacknowledged(&error)) {
             self.send_later(Message::Unlock(request));
         }
     }
 
-    /// Notifies a home that a wait is cancelled, from the outbox. If the lock was granted meanwhile, it is
-    /// unlocked.
+    /// Notifies a home that a request for a lock is cancelled, from the outbox. A lock that was granted is taken back.
     pub(crate) fn tell_cancelled(
         self: &Arc<Client>,
         request: &SetLock,
         deadline: Instant,
     ) -> Result<Acknowledged> {
-        let outcome = self.cancel(request, deadline).and_then(|held| match held {
-            Some(_) => {
-                let unlock = SetLock { kind: None, wait: 0, ..*request };
-                self.change(request.inode.slot(), &unlock, deadline).map(drop)
-            }
-            None => Ok(()),
-        });
-        self.unless_unacknowledged(outcome)
+        let told = self.unless_unacknowledged(self.cancel(request, true, deadline).map(drop));
+        told.inspect(|_| self.waits.settle(request.number))
     }
 
     /// Notifies a home that the owner of locks has gone, from the outbox.
@@ -197,7 +259,7 @@ impl Client {
         request: &SetLock,
         deadline: Instant,
     ) -> Result<Acknowledged> {
-        let outcome = self.change(request.inode.slot(), request, deadline).map(drop);
+        let outcome = self.send_lock(request, deadline).map(drop);
         self.unless_unacknowledged(outcome)
     }
 }
@@ -213,5 +275,7 @@ fn granted(answer: LockAnswer) -> Option<LockedFile> {
 
 /// The request to unlock all that an owner holds of a file.
 pub(crate) fn whole_unlock(inode: InodeId, table: LockTable, owner: u64) -> SetLock {
-    SetLock { inode, table, owner, kind: None, start: 0, end: LOCK_END, pid: 0, wait: 0, detects: false }
+    let (kind, start, end, pid, number) = (None, 0, LOCK_END, 0, 0);
+    let (waits, settled_below, detects) = (false, 0, false);
+    SetLock { inode, table, owner, kind, start, end, pid, number, waits, settled_below, detects }
 }

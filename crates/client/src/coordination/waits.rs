@@ -5,7 +5,7 @@
 //! about a wait, and an event that arrives meanwhile is kept until the reply is there: otherwise a delayed
 //! request could lock again what was granted and unlocked meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
@@ -29,6 +29,8 @@ const LIBRARY_OWNER: u64 = 1 << 63;
 struct Wait {
     request: SetLock,
     on_end: OnEnd,
+    /// Its number is settled when it ends with a lock.
+    settles: bool,
     /// A thread is asking its home about it.
     asking: bool,
     /// The asking thread shall ask once more: an event may have been lost.
@@ -42,14 +44,32 @@ struct Wait {
 
 #[derive(Default)]
 pub(crate) struct State {
-    last_wait: u64,
+    last_number: u64,
     last_owner: u64,
     waiting: HashMap<u64, Wait>,
+    /// Requests of which it is not known whether they gave a lock, or that may be taken back all the same.
+    unsettled: BTreeSet<u64>,
     /// Threads that wait for something other than a lock.
     pub(crate) parked: Parked,
 }
 
 impl State {
+    /// A number for a request, not settled.
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.unsettled.insert(self.last_number);
+        self.last_number
+    }
+
+    /// A wait has ended.
+    fn end(&mut self, wait: u64, granted: bool) -> Option<Wait> {
+        let entry = self.waiting.remove(&wait)?;
+        if entry.settles && granted {
+            self.unsettled.remove(&wait);
+        }
+        Some(entry)
+    }
+
     fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         let locks = self.waiting.values().map(|entry| entry.request.inode.slot());
         locks.chain(self.parked.slots())
@@ -68,6 +88,17 @@ pub(crate) struct Waits {
 pub(crate) enum Asked {
     /// The wait is over, and its end is reported to the asking thread.
     Ended(Result<LockedFile>),
+    /// The wait goes on.
+    Waits,
+    /// The wait goes on, and its home is to be asked once more.
+    Again,
+}
+
+/// The same for a thread that asks on behalf of the waiting one.
+pub(crate) enum AskedFor {
+    /// The wait is over, with a lock or otherwise; the waiting thread was notified.
+    Granted,
+    Failed,
     /// The wait goes on.
     Waits,
     /// The wait goes on, and its home is to be asked once more.
@@ -96,25 +127,42 @@ impl Waits {
         state.last_owner | LIBRARY_OWNER
     }
 
-    /// Begins a wait, and a request about it; the request gets the wait's number.
-    pub(crate) fn begin(&self, mut request: SetLock, on_end: OnEnd) -> Result<SetLock> {
+    /// A number for a request that does not wait. Until it is settled the request can be taken back.
+    pub(crate) fn new_number(&self) -> u64 {
+        self.lock().number()
+    }
+
+    /// What became of a request is known, and it is not taken back.
+    pub(crate) fn settle(&self, number: u64) {
+        self.lock().unsettled.remove(&number);
+    }
+
+    /// All requests below this number are settled.
+    pub(crate) fn settled_below(&self) -> u64 {
+        let state = self.lock();
+        state.unsettled.first().copied().unwrap_or(state.last_number + 1)
+    }
+
+    /// Begins a wait, and a request about it; the request gets the wait's number. `settles`: the
+    /// number is settled when the wait ends with a lock.
+    pub(crate) fn begin(&self, mut request: SetLock, on_end: OnEnd, settles: bool) -> Result<SetLock> {
         let mut state = self.lock();
         if state.waiting.len() >= limits::LOCK_WAITS_PER_PROCESS_MAX {
             let text = format!("this process waits for {} locks already", state.waiting.len());
             return Err(Error::new(ErrorKind::TooManyLocks, text));
         }
-        state.last_wait += 1;
-        request.wait = state.last_wait;
+        request.number = state.number();
         let wait = Wait {
             request,
             on_end,
+            settles,
             asking: true,
             again: false,
             granted: None,
             search_at: Instant::now() + SEARCH_AFTER,
             search_pause: SEARCH_AFTER,
         };
-        state.waiting.insert(request.wait, wait);
+        state.waiting.insert(request.number, wait);
         Ok(request)
     }
 
@@ -127,42 +175,42 @@ impl Waits {
         };
         let ended = entry.granted.map(Ok).or(ended);
         if let Some(ended) = ended {
-            state.waiting.remove(&wait);
+            state.end(wait, ended.is_ok());
             self.answered.notify_all();
             return Asked::Ended(ended);
         }
         if std::mem::take(&mut entry.again) {
-            return Asked::Again(entry.request);
+            return Asked::Again;
         }
         entry.asking = false;
         self.answered.notify_all();
         Asked::Waits
     }
 
-    /// The same for a thread that asks on behalf of the waiting one, which is notified of the end. Returns the
-    /// request if the home is to be asked once more.
-    pub(crate) fn asked_for(&self, wait: u64, ended: Option<Result<LockedFile>>) -> Option<SetLock> {
+    /// The same for a thread that asks on behalf of the waiting one, which is notified of the end.
+    pub(crate) fn asked_for(&self, wait: u64, ended: Option<Result<LockedFile>>) -> AskedFor {
         let mut state = self.lock();
-        let entry = state.waiting.get_mut(&wait)?;
+        let Some(entry) = state.waiting.get_mut(&wait) else { return AskedFor::Waits };
         let Some(ended) = entry.granted.map(Ok).or(ended) else {
             entry.asking = std::mem::take(&mut entry.again);
             let again = entry.asking.then_some(entry.request);
             self.answered.notify_all();
-            return again;
+            return again.map_or(AskedFor::Waits, AskedFor::Again);
         };
-        let entry = state.waiting.remove(&wait);
+        let entry = state.end(wait, ended.is_ok());
         self.answered.notify_all();
         drop(state);
+        let told = if ended.is_ok() { AskedFor::Granted } else { AskedFor::Failed };
         if let Some(entry) = entry {
             (entry.on_end)(ended);
         }
-        None
+        told
     }
 
     /// The request was not answered: the wait goes on, and the thread with the next new connection asks
     /// again.
     pub(crate) fn not_answered(&self, wait: u64) {
-        while self.asked_for(wait, None).is_some() {}
+        while matches!(self.asked_for(wait, None), AskedFor::Again(_)) {}
     }
 
     /// Whether a server shall search now for a cycle that this wait closes; if so, no other thread asks about
@@ -188,7 +236,7 @@ impl Waits {
             entry.granted = Some(file);
             return;
         }
-        let entry = state.waiting.remove(&wait);
+        let entry = state.end(wait, true);
         drop(state);
         if let Some(entry) = entry {
             (entry.on_end)(Ok(file));
@@ -215,27 +263,108 @@ impl Waits {
         ended.into_iter().for_each(|entry| (entry.on_end)(Err(error.clone())));
     }
 
-    /// Waits about which their home shall be asked now; `is_here` selects the home. A thread that is already
-    /// asking about one will ask once more.
-    pub(crate) fn begin_asking(&self, is_here: impl Fn(Slot) -> bool) -> Vec<SetLock> {
+    /// Waits about which their home shall be asked; `is_here` selects the home. The oldest first: they keep their order where
+    /// their home has forgotten it.
+    pub(crate) fn to_ask(&self, is_here: impl Fn(Slot) -> bool) -> Vec<u64> {
+        let state = self.lock();
+        let waiting = state.waiting.iter().filter(|(_, entry)| is_here(entry.request.inode.slot()));
+        let mut numbers: Vec<u64> = waiting.map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Begins to ask about one of them, unless it is over. A thread that is asking about it already will ask once more.
+    /// Until it is answered the wait cannot be cancelled, so only one is asked about at a time.
+    pub(crate) fn begin_asking(&self, wait: u64) -> Option<SetLock> {
         let mut state = self.lock();
-        let mut requests = Vec::new();
-        for entry in state.waiting.values_mut().filter(|entry| is_here(entry.request.inode.slot())) {
-            if entry.asking {
-                entry.again = true;
-            } else {
-                entry.asking = true;
-                requests.push(entry.request);
-            }
+        let entry = state.waiting.get_mut(&wait)?;
+        if std::mem::replace(&mut entry.asking, true) {
+            entry.again = true;
+            return None;
         }
-        // The oldest first: they keep their order where their home has forgotten it.
-        requests.sort_by_key(|request| request.wait);
-        requests
+        Some(entry.request)
     }
 
     /// The slots whose events some thread waits for.
     pub(crate) fn slots(&self) -> Vec<Slot> {
         let state = self.lock();
         state.slots().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::{Generation, InodeId, Timestamp};
+    use ramlace_wire::locks::{LockKind, LockTable};
+
+    use super::*;
+
+    const FILE: LockedFile = LockedFile {
+        size: 0,
+        generation: Generation::FIRST,
+        changed: Timestamp { nanos: 1 },
+        may_change_unnoticed: false,
+    };
+
+    fn begin(waits: &Waits, settles: bool) -> u64 {
+        let (inode, table, kind) = (InodeId::new(Slot(3), 7), LockTable::Fcntl, Some(LockKind::Shared));
+        let (owner, start, end, pid, number) = (1, 0, 1, 1, 0);
+        let (waiting, settled_below, detects) = (true, 0, false);
+        let request = SetLock {
+            inode,
+            table,
+            owner,
+            kind,
+            start,
+            end,
+            pid,
+            number,
+            waits: waiting,
+            settled_below,
+            detects,
+        };
+        waits.begin(request, Box::new(|_| ()), settles).unwrap().number
+    }
+
+    // SEMANTICS 69.3
+    #[test]
+    fn a_wait_is_cancelled_while_others_are_asked_about() {
+        let waits = Waits::default();
+        let numbers = [begin(&waits, true), begin(&waits, true)];
+        for number in numbers {
+            assert!(matches!(waits.asked(number, None), Asked::Waits));
+        }
+        assert_eq!(waits.to_ask(|_| true), numbers);
+        assert!(waits.begin_asking(numbers[0]).is_some());
+        assert!(waits.cancel(numbers[1]).is_some(), "nobody asks about this one yet");
+        assert!(waits.begin_asking(numbers[1]).is_none());
+        // An event may be lost while one is being asked about: then it is asked about once more.
+        assert!(waits.begin_asking(numbers[0]).is_none());
+        assert!(matches!(waits.asked_for(numbers[0], None), AskedFor::Again(_)));
+        assert!(matches!(waits.asked_for(numbers[0], None), AskedFor::Waits));
+    }
+
+    // SEMANTICS 69.4
+    #[test]
+    fn a_request_is_settled_when_its_outcome_is_known_and_it_is_not_taken_back() {
+        let waits = Waits::default();
+        let [lost, waiting, kept] = [waits.new_number(), begin(&waits, true), begin(&waits, false)];
+        assert_eq!(waits.settled_below(), lost);
+        waits.settle(lost);
+        assert_eq!(waits.settled_below(), waiting);
+        assert!(matches!(waits.asked(waiting, Some(Ok(FILE))), Asked::Ended(Ok(_))));
+        assert_eq!(waits.settled_below(), kept);
+        // Its owner may have to take it back.
+        assert!(matches!(waits.asked(kept, None), Asked::Waits));
+        waits.granted(kept, FILE);
+        assert_eq!(waits.settled_below(), kept);
+        // One that has failed is told to its home first.
+        let failed = begin(&waits, true);
+        waits.settle(kept);
+        let error = Error::new(ErrorKind::NoSpace, "no room for the record");
+        assert!(matches!(waits.asked(failed, Some(Err(error))), Asked::Ended(Err(_))));
+        assert_eq!(waits.settled_below(), failed);
+        waits.settle(failed);
+        assert_eq!(waits.settled_below(), failed + 1);
     }
 }

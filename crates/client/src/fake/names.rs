@@ -162,6 +162,7 @@ impl State {
                 let next = entries.last().map_or(after, |entry| entry.cookie);
                 body(&DirectoryPage { entries, end, next })
             }
+            Kind::SetLock | Kind::CancelLock => self.locks(id, header, bytes),
             _ => self.sizes(id, header, bytes, data),
         }
     }

@@ -183,7 +183,8 @@ impl Session {
             // It was refused because of answers that the server keeps: nothing has happened. What acknowledges them is itself
             // a call.
             let may_acknowledge = exchange.kind() != Kind::CancelChange;
-            if unanswered.is_too_many() && may_acknowledge && self.acknowledge_many(call.deadline)? {
+            if unanswered.is_too_many() && may_acknowledge && self.acknowledge_many(server.id, call.deadline)
+            {
                 continue;
             }
             let judged = self.judge(&server, map.epoch, unanswered, call.on_retry, call.deadline);

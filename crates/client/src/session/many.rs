@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, Timestamp};
+use ramlace_base::{Error, ErrorKind, Result, Sequence, ServerId, Slot, Timestamp};
 use ramlace_wire::delegation::{Change, ChangeMany, Changed};
 use ramlace_wire::inline::Bytes;
 use ramlace_wire::namespace::CancelChange;
@@ -66,20 +66,28 @@ impl Session {
         Ok(())
     }
 
-    /// A server keeps too many answers of this session: acknowledges those of some slots that keep many. Returns whether
-    /// there were any.
-    pub(crate) fn acknowledge_many(self: &Arc<Session>, deadline: Instant) -> Result<bool> {
-        for turn in 0..SLOTS_ACKNOWLEDGED_AT_ONCE {
-            let Some((slot, sequence)) = self.unacknowledged.take() else { return Ok(turn > 0) };
+    /// This server keeps too many answers of this session: acknowledges those of some of its slots that keep many. Returns
+    /// whether any slot has learned of it; what becomes of the others does not concern the call that was refused.
+    pub(crate) fn acknowledge_many(self: &Arc<Session>, server: ServerId, deadline: Instant) -> bool {
+        let Some(map) = self.known_map() else { return false };
+        let (mut any, mut after) = (false, None);
+        for _ in 0..SLOTS_ACKNOWLEDGED_AT_ONCE {
+            let of_server = |slot| map.primary(slot) == Some(server);
+            let Some((slot, sequence)) = self.unacknowledged.take(after, of_server) else { break };
+            after = Some(slot);
             // That change was answered, so there is nothing to cancel: the number of this request is what says so.
             let ticket = self.sequences.take_beyond(slot);
-            let told = self.change_with(&ticket, &[], slot, &CancelChange { sequence }, deadline);
-            if let Err(error) = told {
-                self.unacknowledged.note(slot, sequence);
-                return Err(error);
+            match self.change_with(&ticket, &[], slot, &CancelChange { sequence }, deadline) {
+                Ok(_) => any = true,
+                // So little is kept there that it makes no room.
+                Err(error) if error.kind() == ErrorKind::TooMany => {}
+                Err(_) => self.unacknowledged.note(slot, sequence),
+            }
+            if Instant::now() >= deadline {
+                break;
             }
         }
-        Ok(true)
+        any
     }
 
     /// At least one number, and no more than the slot has room for: to wait for more with some in hand would let

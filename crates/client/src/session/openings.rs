@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ramlace_base::{Result, Slot};
+use ramlace_base::{ErrorKind, Result, Slot};
 use ramlace_wire::namespace::{CancelChange, ChangeCancelled};
 use ramlace_wire::{Kind, Shows};
 
@@ -82,9 +82,17 @@ impl Session {
         // The numbers of abandoned changes fill the slot's window; this request makes room in it.
         let ticket = self.sequences.take_beyond(kept.slot);
         let request = CancelChange { sequence: kept.sequence };
-        match self.change_with(&ticket, &[], kept.slot, &request, deadline) {
+        let tell = || self.change_with(&ticket, &[], kept.slot, &request, deadline);
+        let mut told = tell();
+        if is_too_many(&told) && self.acknowledge_beside(kept.slot, deadline) {
+            told = tell();
+        }
+        match told {
             Ok(ChangeCancelled { opened: Some(inode) }) => _ = self.send_later(Message::CloseOpened(inode)),
-            Err(error) if is_unacknowledged(&error) => return Err(error),
+            // With too many answers kept it was not even looked for.
+            Err(error) if is_unacknowledged(&error) || error.kind() == ErrorKind::TooMany => {
+                return Err(error);
+            }
             // A slot that refuses does not know the change any more.
             Ok(ChangeCancelled { opened: None }) | Err(_) => {}
         }
@@ -94,4 +102,15 @@ impl Session {
         }
         Ok(Acknowledged::Yes)
     }
+
+    /// Makes room for answers at the server of a slot, by acknowledging those that other slots keep. Returns whether it has
+    /// learned of any.
+    fn acknowledge_beside(self: &Arc<Session>, slot: Slot, deadline: Instant) -> bool {
+        let server = self.known_map().and_then(|map| map.primary(slot));
+        server.is_some_and(|server| self.acknowledge_many(server, deadline))
+    }
+}
+
+fn is_too_many<T>(told: &Result<T>) -> bool {
+    told.as_ref().is_err_and(|error| error.kind() == ErrorKind::TooMany)
 }

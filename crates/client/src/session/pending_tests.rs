@@ -17,7 +17,9 @@ fn unlock(inode: InodeId, owner: u64) -> Message {
         start: 0,
         end: u64::MAX,
         pid: 0,
-        wait: 0,
+        number: 0,
+        waits: false,
+        settled_below: 0,
         detects: false,
     })
 }

@@ -158,6 +158,11 @@ pub fn is_unacknowledged(error: &Error) -> bool {
     )
 }
 
+/// Whether the home has received it, and has done nothing because it has no room for the record or the answer now.
+pub fn lacks_room(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::TooMany)
+}
+
 /// Whether a change with this outcome may still be done, and is to be abandoned; `lost`: a reply to it was
 /// lost.
 pub fn is_in_doubt(error: &Error, lost: bool) -> bool {

@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 use crate::session::Session;
 use crate::session::outbox::{Sending, SentBy};
 use crate::session::pending::{Acknowledged, Added, Home, Message, Subject};
-use crate::session::retry::is_unacknowledged;
+use crate::session::retry::{is_unacknowledged, lacks_room};
 
 /// How long the heartbeat thread waits for one answer: together with all heartbeats that is less than the
 /// expiry of a session.
@@ -105,10 +105,10 @@ impl Session {
     }
 
     /// The outcome of a message: one that the home refuses counts as delivered, and so does one of an ended
-    /// session.
+    /// session. A home without room will be sent it again.
     pub(crate) fn unless_unacknowledged(&self, outcome: Result<()>) -> Result<Acknowledged> {
         match outcome {
-            Err(error) if is_unacknowledged(&error) && !self.is_ended() => Err(error),
+            Err(error) if (is_unacknowledged(&error) || lacks_room(&error)) && !self.is_ended() => Err(error),
             _ => Ok(Acknowledged::Yes),
         }
     }

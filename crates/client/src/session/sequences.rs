@@ -5,6 +5,7 @@
 //! answer from holding up mutations elsewhere.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::time::Instant;
 
 use ramlace_base::{Error, ErrorKind, Result, Sequence, Slot, limits};
@@ -117,9 +118,12 @@ impl Unacknowledged {
         *known = last.max(*known);
     }
 
-    /// Takes one of them, to acknowledge its answers.
-    pub fn take(&self) -> Option<(Slot, Sequence)> {
-        self.0.lock().pop_first()
+    /// Takes the first such slot behind another one, to acknowledge its answers.
+    pub fn take(&self, after: Option<Slot>, is_such: impl Fn(Slot) -> bool) -> Option<(Slot, Sequence)> {
+        let mut slots = self.0.lock();
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let slot = slots.range(behind).map(|(slot, _)| *slot).find(|slot| is_such(*slot))?;
+        slots.remove_entry(&slot)
     }
 }
 

@@ -46,6 +46,13 @@ pub(crate) struct Barrier {
     pub members: BTreeMap<u32, Member>,
 }
 
+impl Member {
+    /// Whether its session lives, and may not know yet that its round is complete.
+    fn may_ask_again(&self) -> bool {
+        matches!(self.stand, Stand::Passed(_)) && !self.place.gone
+    }
+}
+
 impl Barrier {
     /// A member arrives: the round that is complete with it, and the other members to notify.
     pub(crate) fn arrive(
@@ -79,7 +86,8 @@ impl Barrier {
         }
         if self.waiting == 0 {
             self.parties = request.parties;
-            self.members.retain(|member, _| *member < request.parties);
+            // One whose round opened may not have heard of it, and asks again.
+            self.members.retain(|number, member| *number < request.parties || member.may_ask_again());
         }
         let place = MemberPlace { host: request.host.clone(), pid: request.pid, gone: false };
         let member = Member { session, wait: request.wait, stand: Stand::Waits, place };

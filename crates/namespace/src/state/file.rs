@@ -1,9 +1,9 @@
 //! A file's size, generation, truncations and appends: `docs/records/generations.md`.
 //!
 //! Three sizes matter. The *published* size is what all clients see. The *extent* is the end of the last byte
-//! known to be written, or to stay a hole. The *tail* is the end of the last append reservation. Published ≤
-//! extent, and the published size stops before the first unfinished reservation; unless appends or truncations
-//! are under way all three are equal, and a file needs no [`FileWork`].
+//! known to be written, or to stay a hole. The *tail* is the end of all that appends have reserved, also where it was
+//! given back. Published ≤ extent, and the published size stops before the first unfinished reservation; unless appends
+//! or truncations are under way all three are equal, and a file needs no [`FileWork`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::command::DeliveryId;
 pub(crate) struct File {
     /// The published size.
     pub size: u64,
-    /// Raised by every truncation that takes bytes away.
+    /// Raised by every truncation that takes bytes away, and where reserved bytes of a mapped file were given back.
     pub generation: Generation,
     /// Where the bytes lie.
     pub layout: Layout,
@@ -53,6 +53,9 @@ pub(crate) struct FileWork {
     extent: u64,
     /// Unfinished, in the order of their offsets.
     reservations: Vec<Reservation>,
+    /// The end of all that was reserved in this generation. What was given back of it may still be written, late, and is
+    /// not reserved again.
+    given_to: u64,
     /// Truncations that some lane may not know: generations and sizes both rise.
     history: Vec<Truncated>,
     /// Lanes that have not confirmed the file's generation.
@@ -165,8 +168,7 @@ impl File {
 
     /// Reserves the next `length` bytes for a session's change; returns their offset.
     pub(crate) fn reserve(&mut self, by: Token, length: u64, inode: InodeId) -> Result<u64> {
-        let tail = self.work.as_ref().and_then(|work| work.reservations.last()).map(Reservation::end);
-        let offset = self.extent().max(tail.unwrap_or(0));
+        let offset = self.given_to().max(self.extent());
         if length > limits::FILE_BYTES_MAX - offset.min(limits::FILE_BYTES_MAX) {
             return Err(Error::new(
                 ErrorKind::TooBig,
@@ -183,7 +185,9 @@ impl File {
                 format!("{waiting} appends to file {inode} are not finished yet"),
             ));
         }
-        self.work().reservations.push(Reservation { offset, length, by });
+        let work = self.work();
+        work.reservations.push(Reservation { offset, length, by });
+        work.given_to = offset + length;
         Ok(offset)
     }
 
@@ -220,6 +224,23 @@ impl File {
         Ok(Some(self.extend(if failed && gap { 0 } else { end })))
     }
 
+    /// Up to where bytes were reserved in this generation.
+    fn given_to(&self) -> u64 {
+        self.work.as_ref().map_or(0, |work| work.given_to)
+    }
+
+    /// Whether bytes behind the end were reserved and given back, and nothing else is under way there.
+    pub(crate) fn is_only_given_back(&self) -> bool {
+        self.given_to() > self.size && !self.is_unpublished()
+    }
+
+    /// What was reserved up to now is to be written no more: begins a generation, with all bytes that the file has. Returns
+    /// the length to which they are cut in every lane; `None` where that must wait.
+    pub(crate) fn outdate(&mut self, inode: InodeId) -> Option<u64> {
+        self.begin_generation(self.size, inode).ok()?;
+        Some(self.size)
+    }
+
     /// Whether appends are under way, or bytes are there that are not published yet.
     pub(crate) fn is_unpublished(&self) -> bool {
         self.extent() > self.size || self.work.as_ref().is_some_and(|work| !work.reservations.is_empty())
@@ -252,8 +273,16 @@ impl File {
         let appends = self.work.as_ref().is_some_and(|work| !work.reservations.is_empty());
         if kept == self.extent() && !appends {
             self.size = size;
+            self.forget_finished_work();
             return Ok(None);
         }
+        self.begin_generation(kept, inode)?;
+        self.size = size;
+        Ok(Some(kept))
+    }
+
+    /// Whatever lies behind these bytes belongs to the file no more, nor does what is written there for older generations.
+    fn begin_generation(&mut self, kept: u64, inode: InodeId) -> Result<()> {
         let history = &mut self.work().history;
         // A lane that learns of this truncation need not learn of an older one to a larger size.
         let still_telling = history.partition_point(|older| older.size < kept);
@@ -269,10 +298,9 @@ impl File {
         let work = self.work();
         work.history.push(Truncated { generation, size: kept });
         work.reservations.clear();
-        work.extent = 0;
+        (work.extent, work.given_to) = (0, 0);
         self.taken_to = 0;
-        self.size = size;
-        Ok(Some(kept))
+        Ok(())
     }
 
     /// The smallest size of any generation after `since`; `None` when there is none, or every
@@ -350,9 +378,8 @@ impl File {
 
     /// The facts for `check`.
     pub(crate) fn facts(&self) -> FileFacts {
-        let tail = self.work.as_ref().and_then(|work| work.reservations.last()).map(Reservation::end);
         FileFacts {
-            extent: self.extent().max(tail.unwrap_or(0)),
+            extent: self.extent().max(self.given_to()),
             generation: self.generation,
             layout: self.layout,
             untrimmed: self.untrimmed,
@@ -366,6 +393,7 @@ impl File {
     pub(crate) fn forget_finished_work(&mut self) {
         let idle = |work: &FileWork| {
             work.extent <= self.size
+                && work.given_to <= self.size
                 && work.reservations.is_empty()
                 && work.history.is_empty()
                 && work.cuts.is_empty()

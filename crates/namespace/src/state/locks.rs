@@ -2,13 +2,16 @@
 //!
 //! Waiters are served in the order in which they came: none overtakes an earlier one with which it conflicts.
 //! There is one exception, without which fairness itself would close cycles: an owner for which an earlier
-//! waiter waits, directly or through others of the same file, need not wait behind that waiter.
+//! waiter waits, directly or through others of the same file that hold what it wants or wait before it, need not wait
+//! behind that waiter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockOwner, LockTable};
 use serde::{Deserialize, Serialize};
+
+use super::lock_grants::Grant;
 
 /// Bytes of a file that an owner has locked, or wants to lock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +29,12 @@ impl Lock {
         self.start < other.end && other.start < self.end
     }
 
+    /// The part of it that lies in a range.
+    pub(crate) fn within(&self, start: u64, end: u64) -> Option<Lock> {
+        let (start, end) = (self.start.max(start), self.end.min(end));
+        (start < end).then_some(Lock { start, end, ..*self })
+    }
+
     /// Whether the two cannot be held at once.
     pub(crate) fn conflicts(&self, other: &Lock) -> bool {
         self.owner != other.owner
@@ -38,8 +47,8 @@ impl Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Waiter {
     pub lock: Lock,
-    /// The session's number for the wait.
-    pub wait: u64,
+    /// The session's number for the request.
+    pub number: u64,
     /// Cycles with it are deadlocks.
     pub detects: bool,
 }
@@ -52,6 +61,8 @@ pub(crate) struct Table {
     pub held: Vec<Lock>,
     /// In the order in which they came.
     pub waiting: Vec<Waiter>,
+    /// What can be taken back, in the order in which it was granted.
+    pub grants: Vec<Grant>,
 }
 
 impl Table {
@@ -74,20 +85,30 @@ impl Table {
         let conflicts = |waiter: &&Waiter| waiter.lock.conflicts(wanted);
         let ahead = &self.waiting[..ahead];
         ahead.iter().find(conflicts)?;
-        let for_owner = self.waits_for(wanted.owner, ahead);
+        let for_owner = self.waits_for(wanted.owner);
         ahead.iter().zip(for_owner).filter(|(_, mine)| !mine).map(|(waiter, _)| waiter).find(conflicts)
     }
 
-    /// Which waiters wait for this owner, directly or behind others that do.
-    fn waits_for(&self, owner: LockOwner, ahead: &[Waiter]) -> Vec<bool> {
-        let mine: Vec<&Lock> = self.held.iter().filter(|held| held.owner == owner).collect();
-        let mut found = vec![false; ahead.len()];
-        if mine.is_empty() {
-            return found;
-        }
-        for (at, waiter) in ahead.iter().enumerate() {
-            found[at] = mine.iter().any(|held| held.conflicts(&waiter.lock))
-                || (0..at).any(|earlier| found[earlier] && ahead[earlier].lock.conflicts(&waiter.lock));
+    /// Which waiters wait for this owner: for what it holds, behind others that do, or for what the owners of those hold.
+    fn waits_for(&self, owner: LockOwner) -> Vec<bool> {
+        let mut found = vec![false; self.waiting.len()];
+        let (mut owners, mut known) = (vec![owner], BTreeSet::from([owner]));
+        while let Some(owner) = owners.pop() {
+            let theirs: Vec<&Lock> = self.held.iter().filter(|held| held.owner == owner).collect();
+            let mut news: Vec<usize> = (0..found.len())
+                .filter(|at| !found[*at] && theirs.iter().any(|held| held.conflicts(&self.waiting[*at].lock)))
+                .collect();
+            while let Some(at) = news.pop() {
+                if std::mem::replace(&mut found[at], true) {
+                    continue;
+                }
+                let lock = &self.waiting[at].lock;
+                if known.insert(lock.owner) {
+                    owners.push(lock.owner);
+                }
+                let behind = (at + 1..found.len()).filter(|behind| !found[*behind]);
+                news.extend(behind.filter(|behind| lock.conflicts(&self.waiting[*behind].lock)));
+            }
         }
         found
     }
@@ -95,7 +116,7 @@ impl Table {
     /// The owners that block a waiter: those of conflicting locks, then those before it in the queue.
     pub(crate) fn blockers(&self, at: usize) -> Vec<LockOwner> {
         let wanted = &self.waiting[at].lock;
-        let for_owner = self.waits_for(wanted.owner, &self.waiting[..at]);
+        let for_owner = self.waits_for(wanted.owner);
         let held = self.held.iter().filter(|held| held.conflicts(wanted)).map(|held| held.owner);
         let queued = self.waiting[..at].iter().zip(&for_owner).rev();
         let queued = queued.filter(|(waiter, mine)| !**mine && waiter.lock.conflicts(wanted));
@@ -159,7 +180,7 @@ impl Table {
                 continue;
             }
             let waiter = self.waiting.remove(at);
-            self.hold(waiter.lock);
+            self.grant(waiter.number, waiter.lock);
             granted.push(waiter);
             // A waiter that has its lock no longer blocks others as a waiter, and a shared lock in the place of
             // an exclusive one frees bytes: those before it may have their turn.
@@ -171,6 +192,7 @@ impl Table {
     fn forget(&mut self, session: SessionId) {
         self.held.retain(|held| held.owner.session != session);
         self.waiting.retain(|waiter| waiter.lock.owner.session != session);
+        self.grants.retain(|grant| grant.lock.owner.session != session);
     }
 }
 
@@ -179,6 +201,13 @@ impl Table {
 pub(crate) struct FileLocks {
     pub fcntl: Table,
     pub flock: Table,
+}
+
+/// What became of an earlier request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    Waits,
+    Granted,
 }
 
 /// The outcome of a request.
@@ -208,18 +237,29 @@ impl FileLocks {
         [&self.fcntl, &self.flock]
     }
 
-    /// Asks for a lock. `wait` of 0 does not wait; one that waits already stays where it is.
-    pub(crate) fn ask(&mut self, table: LockTable, wanted: Lock, wait: u64, detects: bool) -> Result<Asked> {
-        if wait != 0 && self.waits(wanted.owner.session, wait) {
-            return Ok(Asked::Queued);
+    fn tables_mut(&mut self) -> [&mut Table; 2] {
+        [&mut self.fcntl, &mut self.flock]
+    }
+
+    /// Asks for a lock. A request that waits already stays where it is, and one that was granted has its lock.
+    pub(crate) fn ask(&mut self, table: LockTable, request: Waiter, waits: bool) -> Result<Asked> {
+        let Waiter { lock: wanted, number, .. } = request;
+        match self.known(wanted.owner.session, number) {
+            Some(Known::Waits) => return Ok(Asked::Queued),
+            Some(Known::Granted) => return Ok(Asked::Granted),
+            None => {}
         }
         let entries = self.table_mut(table);
         if entries.is_free_now(&wanted) {
+            entries.check_room_for_grant(wanted.owner.session)?;
             let before = entries.held.clone();
-            entries.hold(wanted);
-            return entries.check_room(before).map(|()| Asked::Granted);
+            entries.grant(number, wanted);
+            return entries
+                .check_room(before)
+                .map(|()| Asked::Granted)
+                .inspect_err(|_| _ = entries.grants.pop());
         }
-        if wait == 0 {
+        if !waits {
             return Ok(Asked::Refused);
         }
         if entries.waiting.len() >= limits::LOCK_WAITERS_PER_INODE_MAX {
@@ -231,7 +271,7 @@ impl FileLocks {
             // that want more than a shared lock would wait for each other.
             entries.unlock(wanted.owner, 0, LOCK_END);
         }
-        entries.waiting.push(Waiter { lock: wanted, wait, detects });
+        entries.waiting.push(request);
         Ok(Asked::Queued)
     }
 
@@ -243,26 +283,37 @@ impl FileLocks {
         entries.check_room(before)
     }
 
-    /// The place of a wait.
-    fn find(&self, session: SessionId, wait: u64) -> Option<(LockTable, usize)> {
-        [LockTable::Fcntl, LockTable::Flock].into_iter().find_map(|table| {
-            let is_it = |waiter: &Waiter| waiter.lock.owner.session == session && waiter.wait == wait;
-            self.table(table).waiting.iter().position(is_it).map(|at| (table, at))
+    /// What is known of a request that a session may take back.
+    pub(crate) fn known(&self, session: SessionId, number: u64) -> Option<Known> {
+        self.tables().into_iter().find_map(|table| {
+            if table.wait_of(session, number).is_some() {
+                return Some(Known::Waits);
+            }
+            table.grant_of(session, number).map(|_| Known::Granted)
         })
     }
 
-    /// Whether a wait exists.
-    pub(crate) fn waits(&self, session: SessionId, wait: u64) -> bool {
-        self.find(session, wait).is_some()
+    /// Ends a wait; whether it was one.
+    pub(crate) fn end_wait(&mut self, session: SessionId, number: u64) -> bool {
+        self.tables_mut().into_iter().any(|table| {
+            let found = table.wait_of(session, number);
+            found.map(|at| table.waiting.remove(at)).is_some()
+        })
     }
 
-    /// Ends a wait; whether it was one.
-    pub(crate) fn cancel(&mut self, session: SessionId, wait: u64) -> bool {
-        let found = self.find(session, wait);
-        if let Some((table, at)) = found {
-            self.table_mut(table).waiting.remove(at);
-        }
-        found.is_some()
+    /// Takes a granted lock back.
+    pub(crate) fn take_back(&mut self, session: SessionId, number: u64) {
+        self.tables_mut().into_iter().for_each(|table| table.take_back(session, number));
+    }
+
+    /// The session takes back none of its requests below this number.
+    pub(crate) fn settle(&mut self, session: SessionId, below: u64) {
+        self.tables_mut().into_iter().for_each(|table| table.settle(session, below));
+    }
+
+    /// Owners that hold nothing any more have nothing to take back.
+    pub(crate) fn drop_idle_grants(&mut self) {
+        self.tables_mut().into_iter().for_each(Table::drop_idle_grants);
     }
 
     pub(crate) fn forget(&mut self, session: SessionId) {

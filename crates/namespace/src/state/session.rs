@@ -142,6 +142,16 @@ impl Session {
         sequence < self.acknowledged_below || self.replies.contains_key(&sequence)
     }
 
+    /// Whether a mutation was answered: then its cancellation leaves nothing more to be kept.
+    pub(crate) fn has_answered(&self, sequence: Sequence) -> bool {
+        sequence < self.acknowledged_below || matches!(self.replies.get(&sequence), Some(Cached::Answered(_)))
+    }
+
+    /// What is known of a mutation that was met and not acknowledged yet.
+    pub(crate) fn met(&self, sequence: Sequence) -> Option<&Cached> {
+        self.replies.get(&sequence)
+    }
+
     /// A mutation is not done any more; what has to be undone of it if it was done before.
     pub(crate) fn cancel(&mut self, sequence: Sequence) -> Undo {
         match self.replies.get(&sequence) {

@@ -202,7 +202,10 @@ impl World {
         }
         if model.waiting.is_empty() {
             model.parties = parties;
-            model.last.retain(|member, _| *member < parties);
+            let passed = &model.passed;
+            model.last.retain(|member, (wait, of, lives)| {
+                *member < parties || (*lives && passed.contains_key(&(*of, *wait)))
+            });
         }
         model.waiting.insert(member, (of, wait));
         model.last.insert(member, (wait, of, true));
@@ -266,6 +269,25 @@ proptest! {
 
 fn arrive(host: &mut Host, of: u64, parties: u32, member: u32, wait: u64) -> Result<Reply, ErrorKind> {
     host.change(of, Op::ArriveBarrier { request: request(0, parties, member, of, wait), room: true }).0
+}
+
+// SEMANTICS 79.1
+#[test]
+fn who_has_not_heard_that_its_round_opened_hears_it_also_when_fewer_have_come_since() {
+    let mut host = Host::new();
+    for member in 0..3 {
+        arrive(&mut host, u64::from(member), 3, member, 1).unwrap();
+    }
+    // The events are lost with the server's process; a smaller round is complete before member 2 asks again.
+    host.crash();
+    arrive(&mut host, 0, 2, 0, 2).unwrap();
+    arrive(&mut host, 1, 2, 1, 2).unwrap();
+    let Ok(Reply::Barrier(told)) = arrive(&mut host, 2, 3, 2, 1) else { panic!() };
+    assert_eq!((told.passed, host.state.barrier_waits()), (Some(1), 0));
+    // With its session it is forgotten when the next smaller round begins.
+    host.command(Origin::Server, Op::EndSession { session: session(2) });
+    arrive(&mut host, 0, 2, 0, 3).unwrap();
+    assert!(!host.state.knows_member(NAMES[0], 2));
 }
 
 // SEMANTICS 80.1

@@ -47,7 +47,8 @@ impl Default for Counts {
     }
 }
 
-/// A request that was received, until its reply is sent.
+/// A request that was received, until its reply is sent. The time in which its data comes is part of this: data is received
+/// when its lane is free, and to wait for that is the server's time.
 pub struct Timed {
     kind: Kind,
     request: RequestName,
@@ -63,7 +64,7 @@ impl Timed {
 }
 
 impl Counts {
-    /// A whole request was received, of a session or of none.
+    /// A request was received, but for its data, of a session or of none.
     pub fn begin(&self, header: &Header, session: Option<&Rc<SessionCounts>>) -> Timed {
         let received = u64::from(header.body_bytes) + u64::from(header.data_bytes);
         add(&self.messages[header.kind.index()].received_bytes, received);

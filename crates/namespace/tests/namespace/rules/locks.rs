@@ -12,11 +12,17 @@ use crate::rules::story::*;
 
 fn lock(inode: InodeId, owner: u64, wait: u64) -> SetLock {
     let (table, kind) = (LockTable::Fcntl, Some(LockKind::Exclusive));
-    SetLock { inode, table, owner, kind, start: 0, end: LOCK_END, pid: 7, wait, detects: true }
+    let (start, end, number, waits) = (0, LOCK_END, wait, wait != 0);
+    SetLock { inode, table, owner, kind, start, end, pid: 7, number, waits, settled_below: 0, detects: true }
 }
 
 fn unlock(inode: InodeId, owner: u64) -> SetLock {
     SetLock { kind: None, ..lock(inode, owner, 0) }
+}
+
+/// Cancels a request, unless its lock was granted.
+fn keeping(inode: InodeId, number: u64) -> CancelLock {
+    CancelLock { inode, number, take_back: false, settled_below: 0 }
 }
 
 fn outcome(effects: &[Effect]) -> LockOutcome {
@@ -34,6 +40,16 @@ fn granted(effects: &[Effect]) -> Vec<(SessionId, u64)> {
     granted.collect()
 }
 
+/// A request that does not wait gets a number of its own.
+fn with_number(op: Op, sequence: u64) -> Op {
+    match op {
+        Op::SetLock(request) if request.number == 0 && request.kind.is_some() => {
+            Op::SetLock(SetLock { number: 1_000_000 + sequence, ..request })
+        }
+        other => other,
+    }
+}
+
 impl Story {
     /// The session that speaks from now on.
     fn as_session(&mut self, number: u8) -> &mut Story {
@@ -43,6 +59,7 @@ impl Story {
 
     fn change(&mut self, op: Op) -> Vec<Effect> {
         self.sequence += 1;
+        let op = with_number(op, self.sequence);
         self.numbered(self.sequence, self.sequence, op)
     }
 
@@ -85,7 +102,7 @@ fn a_repeated_unlock_has_one_effect() {
     let file = story.shared_file();
     story.set_lock(lock(file, 1, 0));
     let first = story.numbered(500, 1, Op::SetLock(unlock(file, 1)));
-    story.numbered(501, 1, Op::SetLock(lock(file, 1, 0)));
+    story.numbered(501, 1, Op::SetLock(SetLock { number: 3, ..lock(file, 1, 0) }));
     assert_eq!(story.numbered(500, 1, Op::SetLock(unlock(file, 1))), first);
     assert_eq!(story.state.locks_held(), 1, "the later lock stands");
 }
@@ -115,12 +132,12 @@ fn a_wait_that_is_cancelled_is_over_or_a_lock() {
     story.set_lock(lock(file, 1, 0));
     story.as_session(2).set_lock(lock(file, 1, 5));
     story.as_session(3).set_lock(SetLock { kind: Some(LockKind::Shared), ..lock(file, 1, 6) });
-    let cancel = Op::CancelLock(CancelLock { inode: file, wait: 5 });
-    assert_eq!(outcome(&story.as_session(3).change(cancel.clone())), LockOutcome::Granted, "not its wait");
+    let cancel = Op::CancelLock(keeping(file, 5));
+    assert_eq!(outcome(&story.as_session(3).change(cancel.clone())), LockOutcome::Refused, "not its wait");
     assert_eq!(outcome(&story.as_session(2).change(cancel)), LockOutcome::Refused);
     let unlocked = story.as_session(1).set_lock(unlock(file, 1));
     assert_eq!(granted(&unlocked), [(session(3), 6)]);
-    let late = story.as_session(3).change(Op::CancelLock(CancelLock { inode: file, wait: 6 }));
+    let late = story.as_session(3).change(Op::CancelLock(keeping(file, 6)));
     assert_eq!(outcome(&late), LockOutcome::Granted);
 }
 
@@ -143,7 +160,8 @@ fn a_wait_that_closes_a_cycle_is_ended_once() {
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let mut story = Story::new();
     let file = story.shared_file();
-    let good = lock(file, 1, 0);
+    let good = SetLock { number: 7, ..lock(file, 1, 0) };
+    assert_eq!(story.refused(Op::SetLock(lock(file, 1, 0))), ErrorKind::Invalid, "without a number");
     for (start, end) in [(5, 5), (6, 5), (0, LOCK_END + 1), (u64::MAX, 0)] {
         assert_eq!(story.refused(Op::SetLock(SetLock { start, end, ..good })), ErrorKind::Invalid);
     }
@@ -220,4 +238,77 @@ fn a_session_waits_for_so_many_locks_of_a_slot() {
     assert_eq!(story.refused(Op::SetLock(lock(files[0], 1, most + 1))), ErrorKind::TooManyLocks);
     assert_eq!(outcome(&story.set_lock(lock(files[0], 0, 1))), LockOutcome::Queued, "it is one of them");
     assert_eq!(outcome(&story.set_lock(unlock(files[0], 0))), LockOutcome::Granted);
+}
+
+/// What a session holds of a file, seen by a third one.
+fn kind_held(story: &Story, file: InodeId) -> Option<LockKind> {
+    let (table, kind) = (LockTable::Fcntl, LockKind::Exclusive);
+    let request = GetLock { inode: file, table, owner: 9, kind, start: 0, end: LOCK_END };
+    let by = AskedBy { who: &ROOT_USER, session: session(3) };
+    story.state.query(by, &request).unwrap().lock.map(|held| held.kind)
+}
+
+// SEMANTICS 69.4
+#[test]
+fn who_cancels_a_request_holds_what_it_held_before_whatever_became_of_it() {
+    let shared = Some(LockKind::Shared);
+    let mut story = Story::new();
+    let file = story.shared_file();
+    let back = |number| Op::CancelLock(CancelLock { take_back: true, ..keeping(file, number) });
+    story.set_lock(SetLock { kind: shared, ..lock(file, 1, 0) });
+    // It never came, or was cancelled before.
+    for take_back in [false, true] {
+        let cancel = Op::CancelLock(CancelLock { take_back, ..keeping(file, 5) });
+        assert_eq!(outcome(&story.change(cancel)), LockOutcome::Refused);
+        assert_eq!(kind_held(&story, file), shared);
+    }
+    // It was granted at once, and the answer was lost; it is asked about again.
+    for _ in 0..2 {
+        assert_eq!(outcome(&story.set_lock(lock(file, 1, 5))), LockOutcome::Granted);
+    }
+    assert_eq!(outcome(&story.change(Op::CancelLock(keeping(file, 5)))), LockOutcome::Granted);
+    assert_eq!(kind_held(&story, file), Some(LockKind::Exclusive));
+    assert_eq!(outcome(&story.change(back(5))), LockOutcome::Refused);
+    assert_eq!(kind_held(&story, file), shared);
+    assert_eq!(outcome(&story.change(back(5))), LockOutcome::Refused, "the same again");
+    assert_eq!(kind_held(&story, file), shared);
+    // It waited, and was granted by another's unlock.
+    story.as_session(2).set_lock(SetLock { kind: shared, ..lock(file, 1, 0) });
+    assert_eq!(outcome(&story.as_session(1).set_lock(lock(file, 1, 6))), LockOutcome::Queued);
+    assert_eq!(granted(&story.as_session(2).set_lock(unlock(file, 1))), [(session(1), 6)]);
+    // Who waits for what is taken back gets it.
+    assert_eq!(outcome(&story.set_lock(SetLock { kind: shared, ..lock(file, 1, 7) })), LockOutcome::Queued);
+    assert_eq!(granted(&story.as_session(1).change(back(6))), [(session(2), 7)]);
+    assert_eq!(kind_held(&story, file), shared);
+    // A search for deadlocks has ended it: there is no lock, whatever the session believes.
+    assert_eq!(outcome(&story.set_lock(lock(file, 1, 8))), LockOutcome::Queued);
+    story.server(Op::EndLockWait(EndLockWait { inode: file, session: session(1), wait: 8 }));
+    assert_eq!(outcome(&story.change(Op::CancelLock(keeping(file, 8)))), LockOutcome::Refused);
+    assert_eq!(kind_held(&story, file), shared);
+}
+
+// SEMANTICS 69.4
+#[test]
+fn what_a_session_knows_it_cannot_take_back() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    assert_eq!(outcome(&story.set_lock(lock(file, 1, 5))), LockOutcome::Granted);
+    let cancel = CancelLock { take_back: true, settled_below: 6, ..keeping(file, 5) };
+    assert_eq!(outcome(&story.change(Op::CancelLock(cancel))), LockOutcome::Refused);
+    assert_eq!(kind_held(&story, file), Some(LockKind::Exclusive));
+    // One that settles nothing has so many; others are not in its way.
+    let mut number = 10;
+    let mut ask = |story: &mut Story, of, settled_below| {
+        number += 1;
+        let range = SetLock { start: 0, end: 1, kind: Some(LockKind::Shared), ..lock(file, 2, 0) };
+        story.as_session(of).change(Op::SetLock(SetLock { number, settled_below, ..range }))
+    };
+    story.set_lock(unlock(file, 1));
+    for _ in 0..=limits::LOCKS_PER_INODE_MAX / 2 {
+        assert_eq!(outcome(&ask(&mut story, 1, 0)), LockOutcome::Granted);
+    }
+    let refused = reply(&ask(&mut story, 1, 0)).unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TooManyLocks);
+    assert_eq!(outcome(&ask(&mut story, 2, 0)), LockOutcome::Granted);
+    assert_eq!(outcome(&ask(&mut story, 1, u64::MAX)), LockOutcome::Granted);
 }

@@ -210,7 +210,8 @@ fn an_append_that_was_not_written_makes_no_mapped_file_longer() {
     // There are bytes behind it, so it has memory.
     story.finish(file, second).unwrap();
     assert_eq!(story.size(file), 120);
-    // What is given back is reserved again in the same place: the first one's end, told late or twice, is nothing to it.
+    // What is given back is reserved again in the same place, of a newer generation: the first one's end, told late or
+    // twice, is nothing to it.
     let given_back = story.reserve(file, 10);
     let number = story.reserved[&(file, given_back)];
     let fail = || Op::FinishAppend(wire::FinishAppend { inode: file, number, failed: true });
@@ -224,6 +225,62 @@ fn an_append_that_was_not_written_makes_no_mapped_file_longer() {
     story.reserve(file, 50);
     story.server(Op::EndSession { session: session(2) });
     assert_eq!(story.size(file), 130);
+}
+
+/// What was told of the file's cuts: generations and lengths.
+fn cuts(story: &Story) -> Vec<(u64, u64)> {
+    story.cuts().iter().map(|(_, cut)| (cut.generation.0, cut.length)).collect()
+}
+
+// SEMANTICS 92.5
+#[test]
+fn a_late_write_of_an_append_that_was_given_back_meets_a_newer_generation() {
+    for ends in ["failed", "cancelled", "ended"] {
+        let (mut story, file) = story_with_file();
+        number(&mut story, file, true);
+        story.session = session(2);
+        story.ask(open(file, true)).unwrap();
+        let offset = story.reserve(file, 10);
+        let sequence = story.reserved[&(file, offset)];
+        match ends {
+            "failed" => drop(story.fail(file, offset).unwrap()),
+            "cancelled" => drop(reply(&story.numbered(
+                story.sequence + 1,
+                sequence.0,
+                Op::CancelChange(wire::CancelChange { sequence }),
+            ))),
+            _ => drop(story.server(Op::EndSession { session: session(2) })),
+        }
+        (story.session, story.sequence) = (session(1), story.sequence + 2);
+        assert_eq!((cuts(&story), story.size(file)), (vec![(2, 100)], 100), "{ends}");
+        assert_eq!((story.reserve(file, 10), story.generation(file)), (100, Generation(2)), "{ends}");
+        story.finish(file, 100).unwrap();
+        story.deliver();
+        assert_eq!(story.size(file), 110);
+    }
+}
+
+// SEMANTICS 92.5
+#[test]
+fn what_is_given_back_beside_other_appends_is_not_reserved_again_before_they_have_ended() {
+    let (mut story, file) = story_with_file();
+    number(&mut story, file, true);
+    let (first, second) = (story.reserve(file, 10), story.reserve(file, 20));
+    story.fail(file, second).unwrap();
+    // The first one would be cut off by a newer generation.
+    assert_eq!((cuts(&story), story.generation(file)), (vec![], Generation(1)));
+    let third = story.reserve(file, 5);
+    assert_eq!(third, second + 20);
+    story.fail(file, third).unwrap();
+    story.finish(file, first).unwrap();
+    assert_eq!((story.size(file), cuts(&story)), (110, vec![(2, 110)]));
+    assert_eq!(story.reserve(file, 1), 110);
+    // Where something was written behind it, the file goes on there.
+    let behind = story.reserve(file, 10);
+    story.fail(file, 110).unwrap();
+    story.finish(file, behind).unwrap();
+    assert_eq!((story.size(file), story.generation(file)), (121, Generation(2)));
+    assert_eq!(story.reserve(file, 1), 121);
 }
 
 // SEMANTICS 92.1

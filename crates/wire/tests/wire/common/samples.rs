@@ -582,10 +582,10 @@ fields! {
     Promoted { size, since }
     Promote { inode, first_page }
 
-    SetLock { inode, table, owner, kind, start, end, pid, wait, detects }
+    SetLock { inode, table, owner, kind, start, end, pid, number, waits, settled_below, detects }
     LockedFile { size, generation, changed, may_change_unnoticed }
     LockAnswer { outcome, file }
-    CancelLock { inode, wait }
+    CancelLock { inode, number, take_back, settled_below }
     GetLock { inode, table, owner, kind, start, end }
     HeldLock { kind, start, end, pid }
     ConflictingLock { lock }
