@@ -105,7 +105,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     shutil.rmtree(base)
 
 
-# SEMANTICS 143.4, 143.5, 144.1, 144.2
+# SEMANTICS 98.5, 143.4, 143.5, 144.1, 144.2
 @pytest.mark.parametrize("name", SHARED)
 def test_every_function_does_what_the_header_says(programs: Programs, shared_pool: Pool, place: str, name: str) -> None:
     programs.run("capi_test", name, shared_pool.name, place)

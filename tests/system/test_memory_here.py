@@ -2,6 +2,9 @@
 
 import mmap
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +17,7 @@ import ramlace
 from conftest import NewPool
 from mount import NewMount, Program, mapping
 from passthrough import PassthroughPool
-from pool import KIB, MIB, Pool, pattern
+from pool import KIB, MIB, Pool, frozen, pattern
 
 PAGE = 4 * KIB
 SIZE = 2 * MIB + 100
@@ -95,3 +98,26 @@ def test_whoever_asks_sees_at_once_what_is_stored_into_a_view(new_pool: NewPool,
 
         with readers(pool, "/file", mount / "file") as read:
             check(read, store)
+
+
+# SEMANTICS 147.6
+def test_other_threads_run_while_a_mapping_is_given_back(new_pool: NewPool) -> None:
+    """A thread lets the server go on that the end of the mapping waits for: it must come to run meanwhile."""
+    pool, done = new_pool(1, 16), []
+    server = pool.process("child", 0)
+    with pool.connect() as connected, connected.array("/a", SIZE // 8) as array:
+        mapping = array._native.map()
+        assert mapping is not None
+
+        def wake() -> None:
+            time.sleep(0.2)
+            done.append("woken")
+            server.send(signal.SIGCONT)
+
+        waker = threading.Thread(target=wake)
+        with frozen(server):
+            waker.start()
+            del mapping
+            done.append("given back")
+        waker.join()
+    assert done == ["woken", "given back"]

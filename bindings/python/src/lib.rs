@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod info;
 mod mapping;
+mod owned;
 mod pool;
 mod waiting;
 

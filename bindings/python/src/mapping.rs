@@ -8,16 +8,17 @@ use pyo3::prelude::*;
 use ramlace_base::ByteRange;
 
 use crate::error::detached;
+use crate::owned::Owned;
 
 /// A file's bytes in shared memory. Unmapped when the last object that refers to them is gone.
 #[pyclass(frozen, module = "ramlace._native")]
 pub(crate) struct Mapping {
-    mapping: ramlace_client::Mapping,
+    mapping: Owned<ramlace_client::Mapping>,
 }
 
 impl Mapping {
     pub(crate) fn new(mapping: ramlace_client::Mapping) -> Mapping {
-        Mapping { mapping }
+        Mapping { mapping: Owned::new(mapping) }
     }
 }
 
@@ -39,12 +40,12 @@ impl Mapping {
 /// A fetched copy of a file's bytes and its twin.
 #[pyclass(frozen, module = "ramlace._native")]
 pub(crate) struct Copy {
-    copy: ramlace_client::Copy,
+    copy: Owned<ramlace_client::Copy>,
 }
 
 impl Copy {
     pub(crate) fn new(copy: ramlace_client::Copy) -> Copy {
-        Copy { copy }
+        Copy { copy: Owned::new(copy) }
     }
 }
 

@@ -14,12 +14,13 @@ use ramlace_wire::{FileRules, LayoutHints, Mode};
 use crate::error::{detached, exception, raised};
 use crate::file::{File, Opened};
 use crate::info::{Capacity, DirEntry, Layout, ServerReport, Stat};
+use crate::owned::Owned;
 use crate::waiting::{interruptible, timeout_of};
 
 /// A connected pool. Paths are bytes; links at the end of a path are followed by `stat` alone.
 #[pyclass(frozen, module = "ramlace._native")]
 pub(crate) struct Pool {
-    pool: ClientPool,
+    pool: Owned<ClientPool>,
 }
 
 /// How Python opens a file: the letters of its mode, and hints for a new file.
@@ -74,7 +75,7 @@ impl Pool {
         let mut options = ConnectOptions { pool, cache_bytes, ..ConnectOptions::default() };
         options.local &= local;
         options.deadline_millis = deadline_millis.unwrap_or(limits::DEADLINE_MILLIS_DEFAULT);
-        Ok(Pool { pool: detached(py, || ClientPool::connect(&options))? })
+        Ok(Pool { pool: Owned::new(detached(py, || ClientPool::connect(&options))?) })
     }
 
     fn open(&self, py: Python<'_>, path: &[u8], how: Open) -> PyResult<File> {
@@ -110,11 +111,13 @@ impl Pool {
         stripe_unit: Option<u64>,
         width: Option<u16>,
         permissions: u16,
+        umask: u16,
     ) -> PyResult<File> {
+        let mode = NewMode { mode: permissions, umask };
         let order = if fortran { Order::F } else { Order::C };
         let kind = raised(py, ArrayType::new(&shape, dtype, order))?;
         let hints = LayoutHints { stripe_unit, width, ..LayoutHints::default() };
-        let array = detached(py, || self.pool.create_array(path, &kind, hints, permissions))?;
+        let array = detached(py, || self.pool.create_array(path, &kind, hints, mode))?;
         Ok(File::new(Opened::Array(array)))
     }
 

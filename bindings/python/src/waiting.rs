@@ -22,7 +22,11 @@ pub(crate) fn interruptible<T: Send>(
     let mut signal: Option<PyErr> = None;
     let done = detached(py, || {
         work(&mut || {
-            signal = Python::attach(|py| py.check_signals()).err();
+            // None: the interpreter has ended, and this thread with it. It must not touch it any more.
+            let Some(checked) = Python::try_attach(|py| py.check_signals()) else {
+                return Err(Error::new(ErrorKind::Busy, "the program ended while it waited"));
+            };
+            signal = checked.err();
             match signal {
                 Some(_) => Err(Error::new(ErrorKind::Busy, "a signal came while it waited")),
                 None => Ok(()),

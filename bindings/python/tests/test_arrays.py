@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import multiprocessing
+import os
 import pickle
+import stat
 import threading
 
 import numpy as np
@@ -34,6 +36,19 @@ def test_a_new_array_is_zeros_of_its_shape(pool, place, order):
     assert view.flags.writeable
     assert view.flags.f_contiguous if order == "F" else view.flags.c_contiguous
     assert not view.any()
+
+
+# SEMANTICS 147.7
+@pytest.mark.parametrize(("umask", "expected"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_a_new_array_obeys_the_umask_as_a_file_does(pool, place, umask, expected):
+    before = os.umask(umask)
+    try:
+        pool.array(f"{place}/a", 10).close()
+        pool.from_numpy(f"{place}/b", np.arange(10)).close()
+        pool.open(f"{place}/c", "wb").close()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(pool.stat(f"{place}/{name}").st_mode) for name in "abc"] == [expected] * 3
 
 
 def test_sharing_is_as_the_connection_says(pool, place):

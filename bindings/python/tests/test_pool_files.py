@@ -1,5 +1,6 @@
 """Files and directories of a running pool, with the machine's shortcuts and without."""
 
+import ctypes
 import errno
 import io
 import os
@@ -44,6 +45,47 @@ def test_any_contiguous_memory_may_be_read_into_and_written_from(pool, place):
             file.pread_into(b"abc", 0)
         assert file.pread_into(bytearray(10), matrix.nbytes) == 0
         assert file.pread_into(bytearray(), 0) == 0
+
+
+class Record(ctypes.Structure):
+    """A structure as a program of C has it."""
+
+    _fields_ = [("number", ctypes.c_int64), ("letters", ctypes.c_char * 8)]
+
+
+# SEMANTICS 147.5
+def test_memory_of_any_shape_is_written_and_read(pool, place):
+    record, numbers = Record(7, b"letters"), (ctypes.c_int32 * 3)(1, 2, 3)
+    moment = np.array(["2026-11-29T10:00"], dtype="datetime64[s]")
+    whole = [record, numbers, np.array(2.5), moment, np.zeros((0, 3)), memoryview(b"abc")]
+    with pool.open(f"{place}/f", "w+b", buffering=0) as file:
+        for data in [*whole, np.float64(1.5), np.datetime64("2026-11-29", "D"), np.str_("ab")]:
+            length = data.nbytes if hasattr(data, "nbytes") else ctypes.sizeof(data)
+            assert file.pwrite(data, 0) == length
+            back = bytearray(length)
+            assert file.pread_into(back, 0) == length
+            assert back == (data.tobytes() if hasattr(data, "tobytes") else bytes(data))
+        for target in (Record(), (ctypes.c_int32 * 4)(), np.array(0.0), moment.copy()):
+            size = target.nbytes if hasattr(target, "nbytes") else ctypes.sizeof(target)
+            file.pwrite(content := bytes(range(1, 1 + size)), 0)
+            assert file.pread_into(target, 0) == size
+            assert (target.tobytes() if hasattr(target, "tobytes") else bytes(target)) == content
+        frozen = np.zeros(4)
+        frozen.flags.writeable = False
+        for readonly in (frozen, np.float64(1.5), memoryview(b"abc"), b""):
+            with pytest.raises(TypeError, match="read-only"):
+                file.pread_into(readonly, 0)
+        scattered = np.zeros((6, 6))[::2, ::2]
+        for call in (file.pwrite, file.pread_into):
+            for gaps in (scattered, memoryview(scattered), np.repeat(moment, 4)[::2]):
+                with pytest.raises(BufferError, match="contiguous"):
+                    call(gaps, 0)
+            with pytest.raises(TypeError, match="bytes-like"):
+                call("text", 0)
+            released = memoryview(bytearray(3))
+            released.release()
+            with pytest.raises(ValueError, match="released"):
+                call(released, 0)
 
 
 def test_text_and_appending(pool, place):

@@ -1,7 +1,15 @@
 """File objects behave as Python's own, whatever the servers do."""
 
+import contextlib
+import errno
 import io
+import os
+import signal
+import threading
+import time
+import zipfile
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -94,6 +102,133 @@ def test_positions_below_zero_are_refused():
             call()
 
 
+# SEMANTICS 147.2
+def test_a_position_below_zero_is_einval_as_in_a_local_file(tmp_path):
+    ours = opened("r+b", MemoryFile(b"abc"), 0)
+    with (tmp_path / "f").open("w+b", buffering=0) as theirs:
+        for file in (ours, theirs):
+            for call in (lambda: file.seek(-1), lambda: file.seek(-4, 2), lambda: file.truncate(-1)):  # noqa: B023
+                with pytest.raises(OSError) as caught:
+                    call()
+                assert caught.value.errno == errno.EINVAL
+            assert file.tell() == 0
+
+
+# SEMANTICS 147.2
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_an_archive_is_begun_in_an_empty_file(buffering):
+    native = MemoryFile()
+    with opened("w+b", native, buffering) as file, zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("name", b"content")
+    with opened("rb", native, buffering) as file:
+        assert zipfile.is_zipfile(file)
+        file.seek(0)
+        assert zipfile.ZipFile(file).read("name") == b"content"
+    assert not zipfile.is_zipfile(opened("rb", MemoryFile(b"short"), buffering))
+
+
+# SEMANTICS 147.3
+def test_positions_are_any_integers_and_nothing_else():
+    file = opened("r+b", native := MemoryFile(b"abc"), 0)
+    seen = []
+    native.read_into = lambda _, offset: seen.append(offset) or 0
+    native.write_at = lambda _, offset: seen.append(offset) or 1
+    far = np.int32(2**31 - 1)
+    assert file.seek(far) == far
+    for _ in range(2):
+        file.write(b"x")
+    assert file.seek(far, os.SEEK_CUR) == 2**32
+    file.pread_into(bytearray(1), far)
+    file.pwrite(b"x", far)
+    assert seen == [2**31 - 1, 2**31, 2**31 - 1, 2**31 - 1]
+    file.refresh = native.refresh = lambda start, end: seen.append((start, end))
+    _file.RawFile.refresh(file, far, far)
+    assert seen[-1] == (2**31 - 1, 2**32 - 2)
+    assert {type(one) for one in (file.tell(), *seen[:-1], *seen[-1])} == {int}
+    calls = (file.seek, file.truncate, lambda at: file.pread_into(bytearray(1), at), lambda at: file.pwrite(b"x", at))
+    for call in calls:
+        for wrong in (1.5, "1"):
+            with pytest.raises(TypeError):
+                call(wrong)
+
+
+def test_a_text_file_has_the_mode_it_was_opened_by(tmp_path):
+    for mode in ("w", "r", "rt", "r+", "+tr", "a"):
+        with opened(mode, MemoryFile()) as ours, (tmp_path / "f").open(mode) as theirs:
+            assert ours.mode == theirs.mode
+            assert ours.buffer.raw.mode == theirs.buffer.raw.mode
+
+
+class SlowFile(MemoryFile):
+    """One whose calls let other threads run before they return."""
+
+    def read_into(self, buffer, offset):
+        count = super().read_into(buffer, offset)
+        time.sleep(0.001)
+        return count
+
+    def write_at(self, data, offset):
+        count = super().write_at(data, offset)
+        time.sleep(0.001)
+        return count
+
+
+def together(*works):
+    """Run each in a thread of its own, until all are done."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# SEMANTICS 147.4
+def test_threads_that_share_a_position_lose_no_bytes():
+    file = opened("w+b", native := SlowFile(), 0)
+    letters = (b"a", b"b", b"c")
+    together(*(lambda letter=letter: [file.write(letter * 7) for _ in range(20)] for letter in letters))
+    assert sorted(bytes(native.content)) == sorted(b"".join(letter * 140 for letter in letters))
+    assert file.tell() == 420
+    file.seek(0)
+    pieces = []
+    together(*(lambda: pieces.extend(file.read(7) for _ in range(20)) for _ in letters))
+    assert sorted(pieces) == sorted(letter * 7 for letter in letters for _ in range(20))
+    file.seek(0)
+    whole = []
+    together(*(lambda: whole.append(file.read()) for _ in range(3)))
+    assert sorted(map(len, whole)) == [0, 0, 420]
+    file.seek(0)
+    together(*(lambda: [file.seek(1, os.SEEK_CUR) for _ in range(500)] for _ in letters))
+    assert file.tell() == 1500
+
+
+# SEMANTICS 147.4
+def test_a_forked_child_waits_for_no_thread_of_its_parent():
+    begun, go = threading.Event(), threading.Event()
+
+    class Standing(MemoryFile):
+        """A file whose writes stand still until they may go on."""
+
+        def write_at(self, data, offset):
+            begun.set()
+            go.wait()
+            return super().write_at(data, offset)
+
+    file = opened("w+b", Standing(b"abc"), 0)
+    writer = threading.Thread(target=file.write, args=(b"x",))
+    writer.start()
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            signal.alarm(20)
+            os._exit(0 if file.seek(1) == 1 and file.read(2) == b"bc" else 1)
+        os._exit(2)
+    go.set()
+    writer.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.binary(max_size=40)),
@@ -131,7 +266,6 @@ def test_any_steps_do_what_a_local_file_does(mode, before, steps, buffering, sho
                     else:
                         results.append(getattr(file, step)(argument))
                 except (ValueError, OSError) as error:
-                    # A seek before the start is a ValueError here and EINVAL in a local file.
                     results.append("refused")
                     assert step == "end" or (mode, step) == ("ab", "read"), error
             assert results[0] == results[1], (step, argument)

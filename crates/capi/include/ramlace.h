@@ -917,6 +917,7 @@ ssize_t ramlace_pread_runs(struct ramlace_file *file,
 /**
  * Writes runs from buffer, in which they lie one behind the other; otherwise as ramlace_pread_runs and
  * ramlace_pwrite. What lies between the runs stays as it is, also where others change it meanwhile.
+ * EINVAL for a file that was opened with O_APPEND, too: runs have places of their own.
  */
 ssize_t ramlace_pwrite_runs(struct ramlace_file *file,
                             const void *buffer,

@@ -13,7 +13,7 @@ use crate::failure::invalid;
 use crate::open::open_file;
 use crate::pass::range_of;
 use crate::types::ramlace_file;
-use crate::views::{all_or_some, publish, refresh_copies};
+use crate::views::{bytes_of, publish, refresh_copies};
 
 /// For ramlace_lock: others may hold shared locks of the same bytes.
 pub const RAMLACE_LOCK_SHARED: c_int = 1;
@@ -39,6 +39,8 @@ pub unsafe extern "C" fn ramlace_lock(
     done(|| {
         let open = open_file(file)?;
         let (range, kind) = (range_of(offset, length)?, kind_of(kind)?);
+        // Before the lock is taken: what is refused leaves nothing locked.
+        let bytes = bytes_of(range);
         if timeout_millis != 0 {
             let timeout = u64::try_from(timeout_millis).ok().map(Duration::from_millis);
             open.file.lock(range, kind, timeout)?;
@@ -48,7 +50,7 @@ pub unsafe extern "C" fn ramlace_lock(
         if open.file.sharing() != Mode::Relaxed {
             return Ok(());
         }
-        let refreshed = refresh_copies(&open, all_or_some(offset, length)?);
+        let refreshed = refresh_copies(&open, bytes);
         refreshed.inspect_err(|_| _ = open.file.unlock(range))
     })
 }
@@ -60,8 +62,8 @@ pub unsafe extern "C" fn ramlace_unlock(file: *mut ramlace_file, offset: i64, le
     done(|| {
         let (open, range) = (open_file(file)?, range_of(offset, length)?);
         if open.file.sharing() == Mode::Relaxed {
-            let (range, copies) = (all_or_some(offset, length)?, open.copies.all()?);
-            publish(&open, range, open.is_mapped.load(Ordering::Relaxed), &copies)?;
+            let copies = open.copies.all()?;
+            publish(&open, bytes_of(range), open.is_mapped.load(Ordering::Relaxed), &copies)?;
         }
         open.file.unlock(range)
     })

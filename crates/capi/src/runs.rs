@@ -33,6 +33,7 @@ pub unsafe extern "C" fn ramlace_pread_runs(
 
 /// Writes runs from buffer, in which they lie one behind the other; otherwise as ramlace_pread_runs and
 /// ramlace_pwrite. What lies between the runs stays as it is, also where others change it meanwhile.
+/// EINVAL for a file that was opened with O_APPEND, too: runs have places of their own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ramlace_pwrite_runs(
     file: *mut ramlace_file,

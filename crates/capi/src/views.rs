@@ -134,13 +134,20 @@ fn view(open: &OpenFile, length: usize, grain: usize) -> Result<(*mut u8, bool)>
     }
 }
 
+/// The end of the largest file.
+const END: u64 = i64::MAX as u64;
+
 /// A length of 0 goes as far as the file does.
 pub(crate) fn all_or_some(offset: i64, length: i64) -> Result<ByteRange> {
-    const LAST: u64 = i64::MAX as u64;
     let range = range_of(offset, length)?;
-    match range {
-        ByteRange { start, .. } if range.is_empty() => Ok(ByteRange { start, end: LAST }),
-        ByteRange { end, .. } if end > LAST => Err(invalid("offset and length are beyond any file")),
-        _ => Ok(range),
+    if range.end > END {
+        return Err(invalid("offset and length are beyond any file"));
     }
+    Ok(bytes_of(range))
+}
+
+/// What a locked range has of any file: a lock may go further than files do. An empty one has all that follow.
+pub(crate) fn bytes_of(range: ByteRange) -> ByteRange {
+    let end = if range.is_empty() { END } else { range.end.min(END) };
+    ByteRange { end, ..range }
 }

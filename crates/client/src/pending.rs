@@ -2,7 +2,7 @@
 //! they take to move.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ramlace_base::{Error, ErrorKind, Result, limits};
 use ramlace_sync::{Condvar, Mutex};
@@ -11,7 +11,7 @@ use crate::fork;
 use crate::session::heart::block_signals;
 
 /// The calls under way in this process.
-static IN_FLIGHT: Places = Places(AtomicUsize::new(0));
+static IN_FLIGHT: Places = Places::new();
 
 /// A call under way, on a thread of its own. It runs to its end even if nobody waits for it.
 pub struct Pending {
@@ -26,22 +26,42 @@ struct Outcome {
     over: Condvar,
 }
 
-/// The limited number of places for calls under way: how many are taken.
-struct Places(AtomicUsize);
+/// The limited number of places for calls under way: how many are taken in the lower half, and in the upper one the
+/// number of forks of the process that took them. A forked child has no such threads, so that nobody would give its
+/// parent's places back there: it begins with all of them.
+struct Places(AtomicU64);
 
 /// One of them, until it is dropped.
-struct Place(&'static Places);
+struct Place {
+    places: &'static Places,
+    process: u64,
+}
 
 impl Places {
-    fn take(&'static self) -> Option<Place> {
-        let more = |taken| (taken < limits::PENDING_CALLS_MAX).then_some(taken + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Place(self))
+    const fn new() -> Places {
+        Places(AtomicU64::new(0))
     }
+
+    fn take(&'static self) -> Option<Place> {
+        let process = upper_half(fork::count() << 32);
+        let more = |now| {
+            let taken = if upper_half(now) == process { now - process } else { 0 };
+            (taken < limits::PENDING_CALLS_MAX as u64).then_some(process + taken + 1)
+        };
+        let taken = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.ok().map(|_| Place { places: self, process })
+    }
+}
+
+fn upper_half(number: u64) -> u64 {
+    number & !u64::from(u32::MAX)
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::AcqRel);
+        let fewer = |now| (upper_half(now) == self.process).then(|| now - 1);
+        // In a forked child it counts no more.
+        let _ = self.places.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
     }
 }
 
@@ -137,7 +157,7 @@ mod tests {
     #[test]
     fn calls_go_on_beside_the_program_and_no_more_than_there_may_be() {
         // Other tests of this process begin calls, too.
-        static PLACES: Places = Places(AtomicUsize::new(0));
+        static PLACES: Places = Places::new();
         let (sender, receiver) = channel::<()>();
         let receiver = Arc::new(Mutex::new(receiver));
         let begin = || {
@@ -161,6 +181,35 @@ mod tests {
             assert_eq!(call.wait().unwrap_err().kind(), ErrorKind::NoSpace);
             assert_eq!(call.poll().unwrap().unwrap().unwrap_err().kind(), ErrorKind::NoSpace);
         }
+    }
+
+    // SEMANTICS 144.2
+    #[test]
+    fn a_forked_child_has_all_places() {
+        static PLACES: Places = Places::new();
+        fork::watch();
+        let all = || -> Vec<Place> { std::iter::from_fn(|| PLACES.take()).collect() };
+        let taken = all();
+        assert_eq!(taken.len(), limits::PENDING_CALLS_MAX);
+        // SAFETY: the child takes numbers, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let own = all();
+            // Given back by nobody there; those of the child are its own all the same.
+            drop(taken);
+            let right = own.len() == limits::PENDING_CALLS_MAX && PLACES.take().is_none();
+            drop(own);
+            let right = right && all().len() == limits::PENDING_CALLS_MAX;
+            // SAFETY: ends the child without the test runner's own handlers.
+            unsafe { libc::_exit(i32::from(!right)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child that was just started.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(PLACES.take().is_none());
+        drop(taken);
+        assert_eq!(all().len(), limits::PENDING_CALLS_MAX);
     }
 
     // SEMANTICS 144.2

@@ -4,6 +4,27 @@
 #include <pthread.h>
 #include <unistd.h>
 
+/* Ranges may end where no file does; in relaxed mode their bytes are refreshed and published, too. */
+static void lock_to_the_end_of_all_offsets(int flags)
+{
+    static const int64_t ranges[][2] = {{1, INT64_MAX}, {INT64_MAX, 1}, {INT64_MAX, 0}};
+
+    ramlace_file *one = ramlace_open(pool, at("locked"), flags, 0);
+    ramlace_file *two = ramlace_open(pool, at("locked"), flags, 0);
+    CHECK(one != NULL && two != NULL);
+    for (size_t number = 0; number < sizeof ranges / sizeof *ranges; number++) {
+        int64_t offset = ranges[number][0], length = ranges[number][1];
+        CHECK(ramlace_lock(one, offset, length, RAMLACE_LOCK_EXCLUSIVE, 0) == 0);
+        FAILS(ramlace_lock(two, INT64_MAX, 1, RAMLACE_LOCK_SHARED, 0) == -1, EAGAIN, "locked");
+        CHECK(ramlace_unlock(one, offset, length) == 0);
+        CHECK(ramlace_lock(two, offset, length, RAMLACE_LOCK_EXCLUSIVE, 0) == 0);
+        CHECK(ramlace_unlock(two, 0, 0) == 0);
+    }
+    FAILS(ramlace_lock(one, 2, INT64_MAX, RAMLACE_LOCK_EXCLUSIVE, 0) == -1, EINVAL, "cannot be locked");
+    CHECK(ramlace_lock(two, 0, 0, RAMLACE_LOCK_EXCLUSIVE, 0) == 0);
+    CHECK(ramlace_close(one) == 0 && ramlace_close(two) == 0);
+}
+
 void test_locks(void)
 {
     ramlace_file *one = ramlace_open(pool, at("locked"), O_RDWR | O_CREAT, 0644);
@@ -28,6 +49,8 @@ void test_locks(void)
     CHECK(ramlace_lock(one, 10, 0, RAMLACE_LOCK_EXCLUSIVE, 0) == 0);
     FAILS(ramlace_unlock(two, 0, 0) == -1, EBADF, "ramlace_file");
     CHECK(ramlace_close(one) == 0 && ramlace_close(reader) == 0);
+    lock_to_the_end_of_all_offsets(O_RDWR);
+    lock_to_the_end_of_all_offsets(O_RDWR | RAMLACE_O_RELAXED);
 }
 
 #define MEMBERS 4

@@ -197,6 +197,22 @@ static void test_tiles(void)
     CHECK(ramlace_close(file) == 0);
 }
 
+/* What is opened for appending is never overwritten: runs have places of their own. */
+static void append_runs(void)
+{
+    char back[16];
+    ramlace_run runs[2] = {{0, 2, 0, 1}, {4, 2, 0, 1}};
+    ramlace_tile tile = {0, runs, 2, 0, 1};
+    ramlace_file *file = ramlace_open(pool, at("appended"), O_RDWR | O_CREAT | O_APPEND, 0644);
+    CHECK(file != NULL && ramlace_pwrite(file, "0123456789", 10, 0) == 10);
+    FAILS(ramlace_pwrite_runs(file, "abcd", 4, runs, 2) == -1, EINVAL, "appending");
+    FAILS(ramlace_pwrite_runs(file, "ab", 2, runs, 1) == -1, EINVAL, "appending");
+    FAILS(ramlace_pwrite_tiles(file, "abcd", 4, &tile, 1) == -1, EINVAL, "appending");
+    CHECK(ramlace_pread(file, back, sizeof back, 0) == 10 && memcmp(back, "0123456789", 10) == 0);
+    CHECK(ramlace_pread_runs(file, back, 4, runs, 2) == 4 && memcmp(back, "0145", 4) == 0);
+    CHECK(ramlace_close(file) == 0);
+}
+
 void test_runs(void)
 {
     static unsigned char bytes[3 * UNIT], back[3 * UNIT], some[1000];
@@ -224,6 +240,7 @@ void test_runs(void)
     runs[0].stride = 9;
     FAILS(ramlace_pwrite_runs(file, some, 209, runs, 2) == -1, EINVAL, "overlaps");
     CHECK(ramlace_close(file) == 0);
+    append_runs();
     test_tiles();
 }
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ramlace import _errors, _later, _native, _paths
+from ramlace import _errors, _later, _native, _paths, _umask
 from ramlace._described import Described, Order, Shape, checked_shape
 
 if TYPE_CHECKING:
@@ -91,9 +91,8 @@ class Array:
     def _create(
         cls, pool: "Pool", path: bytes, described: Described, stripe_unit: int | None, width: int | None
     ) -> "Array":
-        native = pool._client.create_array(
-            path, described.shape, described.dtype_str, described.order == "F", stripe_unit, width, 0o644
-        )
+        kind = described.shape, described.dtype_str, described.order == "F"
+        native = pool._client.create_array(path, *kind, stripe_unit, width, 0o666, _umask.current())
         return cls(pool, path, native, described)
 
     @classmethod

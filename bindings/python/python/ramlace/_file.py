@@ -1,9 +1,13 @@
 """Files of a pool as Python's own file objects."""
 
 import io
+import operator
 import os
+import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, overload
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypedDict, overload
+
+from ramlace import _errors
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,6 +46,7 @@ class Mode(NamedTuple):
     exclusive: bool
     truncate: bool
     text: bool
+    given: str
 
     @staticmethod
     def parse(mode: str) -> "Mode":
@@ -62,14 +67,16 @@ class Mode(NamedTuple):
             exclusive="x" in letters,
             truncate="w" in letters,
             text="b" not in letters,
+            given=mode,
         )
 
 
 class RawFile(io.RawIOBase):
     """A file of a pool without a buffer: each call goes to the servers.
 
-    Positions and sizes are bytes. Beside the usual methods there are ``pread_into`` and
-    ``pwrite``, which leave the position alone and may be called by several threads at once.
+    Positions and sizes are bytes. Calls that use or move the position have their turn one after the other, so that
+    several threads that read or write one file get different bytes. Beside the usual methods there are ``pread_into``
+    and ``pwrite``, which leave the position alone and may be called by several threads at once.
     Errors are ramlace.Error with errno set. There is no file descriptor: ``fileno`` raises
     io.UnsupportedOperation.
     """
@@ -79,6 +86,8 @@ class RawFile(io.RawIOBase):
         self._native = native
         self._mode = mode
         self._position = 0
+        # By process: in a forked child the thread that has its turn in the parent is not there to end it.
+        self._turns: dict[int, threading.RLock] = {}
         self.name = name
 
     @property
@@ -91,6 +100,11 @@ class RawFile(io.RawIOBase):
         if self._mode.write:
             return "rb+" if self._mode.read else "wb"
         return "rb"
+
+    def _turn(self) -> "threading.RLock":
+        """Return the lock of the position; a handler of signals may use a file that its own thread uses."""
+        process = os.getpid()
+        return self._turns.get(process) or self._turns.setdefault(process, threading.RLock())
 
     def _check(self) -> None:
         if self.closed:
@@ -118,13 +132,18 @@ class RawFile(io.RawIOBase):
 
     def readinto(self, buffer: "Buffer", /) -> int:
         """Read into ``buffer`` from the position on; return the bytes read, 0 at the end."""
-        count = self.pread_into(buffer, self._position)
-        self._position += count
+        with self._turn():
+            count = self.pread_into(buffer, self._position)
+            self._position += count
         return count
 
     def readall(self) -> bytes:
         """Read everything from the position to the end."""
         self._check_reading()
+        with self._turn():
+            return self._readall()
+
+    def _readall(self) -> bytes:
         rest = max(self.size() - self._position, 0)
         pieces = bytearray(rest)
         done = 0
@@ -150,15 +169,16 @@ class RawFile(io.RawIOBase):
         self._check()
         if not self._mode.write:
             raise io.UnsupportedOperation("not open for writing")
-        if self._mode.append:
+        with self._turn():
+            if not self._mode.append:
+                count = self._native.write_at(data, self._position)
+                self._position += count
+                return count
             offset, count = self._native.append(data)
             # As in a local file: who writes nothing stays where it is.
             if count:
                 self._position = offset + count
             return count
-        count = self._native.write_at(data, self._position)
-        self._position += count
-        return count
 
     def pread_into(self, buffer: "Buffer", offset: int) -> int:
         """Read into ``buffer`` from byte ``offset`` on; return the bytes read: fewer only at the end."""
@@ -176,20 +196,22 @@ class RawFile(io.RawIOBase):
         return self._native.write_at(data, _offset(offset))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move the position; return it. A position beyond the end is allowed, one below 0 a ValueError.
+        """Move the position; return it. One beyond the end is allowed; one below 0 is EINVAL, and a ValueError too.
 
         ``os.SEEK_DATA`` and ``os.SEEK_HOLE`` move it to the next data or hole at or behind ``offset``; an OSError
         (ENXIO) where there is none before the end.
         """
         self._check()
-        if whence in (os.SEEK_DATA, os.SEEK_HOLE):
-            self._position = self._native.seek_data_or_hole(_offset(offset), whence == os.SEEK_DATA)
+        wanted = operator.index(offset)
+        with self._turn():
+            if whence in (os.SEEK_DATA, os.SEEK_HOLE):
+                self._position = self._native.seek_data_or_hole(_offset(wanted), whence == os.SEEK_DATA)
+                return self._position
+            starts = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._position, os.SEEK_END: self.size}
+            if whence not in starts:
+                raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")
+            self._position = _offset(starts[whence]() + wanted)
             return self._position
-        starts = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._position, os.SEEK_END: self.size}
-        if whence not in starts:
-            raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")
-        self._position = _offset(starts[whence]() + offset)
-        return self._position
 
     def tell(self) -> int:
         """Return the position."""
@@ -341,10 +363,12 @@ def _shown(number: int, signed: bool) -> int:
     return number - (1 << 64) if signed and number >> 63 else number
 
 
-def _offset(value: int) -> int:
-    if value < 0:
-        raise ValueError(f"negative offset or size: {value}")
-    return value
+def _offset(value: SupportsIndex) -> int:
+    # Numpy's integers would go on with their own few bits.
+    number = operator.index(value)
+    if number < 0:
+        raise _errors.invalid(f"negative offset or size: {number}")
+    return number
 
 
 def wrap(
@@ -368,7 +392,10 @@ def wrap(
         buffered = io.BufferedReader(raw, size)
     if not mode.text:
         return buffered
-    return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+    text = io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+    # As the built-in open does: the class itself has none.
+    text.mode = mode.given  # type: ignore[misc]
+    return text
 
 
 def check_arguments(mode: Mode, buffering: int, encoding: str | None, errors: str | None, newline: str | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 
-from ramlace import _command, _file, _native, _paths
+from ramlace import _command, _file, _native, _paths, _umask
 from ramlace._array import Array
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ def connect(
 
     ``pool`` is its name, ``host:port`` of one of its servers, or a locator such as ``ramlace://host:port/``; None means
     ``RAMLACE_POOL``, which has the same forms, else this user's default pool. With ``local=False`` all bytes go over
-    TCP, also between processes of one machine. No call takes longer than ``deadline_seconds``
-    (default: 4; at most 600) before it fails with TimeoutError. Of what is read in small pieces up to ``cache_bytes``
+    TCP, also between processes of one machine. One operation may take ``deadline_seconds`` (default: 4; at most 600)
+    before it fails with TimeoutError. A large transfer takes as long as it moves: its deadline counts from its last
+    progress. Of what is read in small pieces up to ``cache_bytes``
     (0, or at least 65,536) are kept, as long as their file is open: reading them again costs hardly a message. Whoever
     changes them by a call, this program too, is answered when they are dropped. Stores into mapped memory are seen when
     they are published. Bytes of a server that the pool forgets may be read for four seconds more, and while a write is
@@ -200,7 +201,7 @@ class Pool:
             "exclusive": wanted.exclusive,
             "truncate": wanted.truncate,
             "permissions": permissions & 0o7777,
-            "umask": _umask(),
+            "umask": _umask.current(),
             "stripe_unit": stripe_unit,
             "width": width,
             "copies": None,
@@ -244,12 +245,12 @@ class Pool:
 
     def mkdir(self, path: "PathLike", permissions: int = 0o777) -> None:
         """Make a directory, with ``permissions`` less the process's umask."""
-        self._client.mkdir(self._path(path), permissions & 0o7777, _umask())
+        self._client.mkdir(self._path(path), permissions & 0o7777, _umask.current())
 
     def makedirs(self, path: "PathLike", permissions: int = 0o777, *, exist_ok: bool = False) -> None:
         """Make a directory and those above it that are missing; FileExistsError unless ``exist_ok``."""
         encoded = self._path(path)
-        how = permissions & 0o7777, _umask()
+        how = permissions & 0o7777, _umask.current()
         parent, _, name = encoded.rstrip(b"/").rpartition(b"/")
         if exist_ok or not name:
             self._client.mkdir_all(encoded, *how)
@@ -387,7 +388,8 @@ class Pool:
         """Open the shared array at ``path``; create it, filled with zeros, when it is not there.
 
         To create, ``shape`` is needed; ``dtype`` is float64 and ``order`` C (the last index runs
-        fastest) unless told otherwise. What is given when the array is there already must
+        fastest) unless told otherwise. It gets the permissions 0o666 less the process's umask.
+        What is given when the array is there already must
         agree with it: ValueError names both. TypeError for a dtype that holds Python objects,
         FileNotFoundError when there is no array and no shape, OSError with ENOSPC when the
         pool has no room for all of it.
@@ -418,12 +420,3 @@ def _millis(seconds: float) -> int:
     if not 0.001 <= seconds <= 600:
         raise ValueError(f"a deadline lies between 0.001 and 600 seconds, not {seconds}")
     return int(seconds * 1000)
-
-
-def _umask() -> int:
-    """Return this process's umask without touching it: setting it to look would race with other threads."""
-    with open("/proc/self/status", "rb") as file:  # noqa: PTH123
-        for line in file:
-            if line.startswith(b"Umask:"):
-                return int(line.split()[1], 8)
-    return 0o022

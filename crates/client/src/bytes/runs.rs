@@ -99,6 +99,8 @@ impl File {
     /// Writes the runs of tiles from bytes that lie one behind the other; returns the bytes written. These
     /// are fewer than given only when the pool became full in the middle; the next call then returns the
     /// error. Otherwise as [`File::read_runs`].
+    ///
+    /// Errors: `Invalid` for a file that was opened for appending: its bytes have no places of the program's choice.
     pub fn write_runs(&self, tiles: &[Tile], bytes: &[u8]) -> Result<usize> {
         self.write_runs_vectored(tiles, &[IoSlice::new(bytes)])
     }
@@ -106,6 +108,10 @@ impl File {
     /// The same from several buffers, one after the other.
     pub fn write_runs_vectored(&self, tiles: &[Tile], buffers: &[IoSlice<'_>]) -> Result<usize> {
         self.needs_writing()?;
+        if self.append {
+            let text = "it was opened for appending: runs have places of their own, and would overwrite";
+            return Err(self.tell(Error::new(ErrorKind::Invalid, text)));
+        }
         let length = buffers.iter().map(|buffer| buffer.len()).sum();
         let Some(reach) = check_runs(tiles, length).map_err(|error| self.tell(error))? else {
             return Ok(0);
