@@ -20,7 +20,8 @@
 //! A reply to SETATTR or LINK, or to CREATE of a file that was there before, the kernel takes in whatever it was answered
 //! since it sent the request: a smaller size takes back what a program has learned meanwhile, and drops what it has stored
 //! behind. So such a reply has no older size than any before, and an answer with a larger one waits until it was sent
-//! ([`AnsweringSet`]), and is shown.
+//! ([`AnsweringSet`]) and taken in, and is shown. A thread that asks again has taken it in; of others that is not seen, and
+//! they may wake up later than who is answered next: hence [`SET_WITHIN`].
 //!
 //! While the size is being shown for one answer, other answers for the same node show it, too: the kernel would ignore
 //! them as well.
@@ -38,6 +39,9 @@ use ramlace_sync::{Condvar, Mutex, MutexGuard};
 const NODES_MAX: usize = 65_536;
 /// So long after its answer a thread may not have taken it in: it does that when it gets a processor.
 const TAKEN_IN: Duration = Duration::from_secs(1);
+/// So long after a reply that the kernel takes in whatever it was answered, answers with a larger size wait. Its thread takes it in
+/// within microseconds; this is for one that gets no processor just then.
+const SET_WITHIN: Duration = Duration::from_millis(20);
 
 /// How long a file is. The later of two sizes is the greater one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +50,15 @@ pub struct Size {
     pub generation: u64,
     /// In bytes.
     pub bytes: u64,
+}
+
+/// A request for a size was read.
+#[derive(Clone, Copy, Debug)]
+pub struct SizeAsked {
+    /// How many replies were sent by then that the kernel takes in whatever it was answered. `None`: it may not have taken in the last one.
+    sets: Option<u64>,
+    /// The thread that asks; 0 if it is not known.
+    thread: u32,
 }
 
 /// What to do before the kernel is answered that a file has some size.
@@ -90,6 +103,10 @@ struct Node {
     setting: u32,
     /// How many of these were sent.
     sets: u64,
+    /// The size that the last of these contains.
+    set: Option<Size>,
+    /// When the last one was sent, and to which thread; 0 if it is not known, or not the only one of that time.
+    set_last: Option<(Instant, u32)>,
     /// The size that was answered last, and when.
     answered: Option<(u64, Instant)>,
     /// The smallest size that was answered since the kernel has last voided what it had not taken in, and when.
@@ -108,12 +125,24 @@ impl Node {
     /// Whether an answer may not have been taken in yet.
     fn is_being_answered(&self, now: Instant) -> bool {
         let answers = [self.answered, self.least];
-        self.setting > 0 || answers.into_iter().flatten().any(|(_, at)| now.duration_since(at) < TAKEN_IN)
+        let is_being_set = self.setting > 0 || self.set_at(0, now).is_some();
+        is_being_set || answers.into_iter().flatten().any(|(_, at)| now.duration_since(at) < TAKEN_IN)
     }
 
-    /// Whether the kernel is about to take in another size than this, whatever it is answered.
-    fn is_being_set(&self, size: Size) -> bool {
-        self.setting > 0 && self.last.is_none_or(|last| size > last)
+    /// When a reply was sent that the kernel takes in whatever it was answered, if it may not have done that yet, now that this thread asks.
+    fn set_at(&self, thread: u32, now: Instant) -> Option<Instant> {
+        let is_taken_in =
+            |at, by| now.saturating_duration_since(at) >= SET_WITHIN || (by == thread && by != 0);
+        self.set_last.filter(|(at, by)| !is_taken_in(*at, *by)).map(|(at, _)| at)
+    }
+
+    /// Until when the kernel may take in a smaller size than this, whatever it is answered. `None` instead of a thread: it has taken in what was sent.
+    fn is_set_until(&self, size: Size, thread: Option<u32>, now: Instant) -> Option<Instant> {
+        if self.set.is_some_and(|set| size <= set) {
+            return None;
+        }
+        let sent = thread.and_then(|thread| self.set_at(thread, now)).map(|at| at + SET_WITHIN);
+        if self.setting > 0 { Some(now + TAKEN_IN) } else { sent }
     }
 
     /// Takes down that the kernel is given this size. Whether a smaller one may be taken in behind it.
@@ -187,12 +216,16 @@ impl Dropped {
 
     /// The kernel is about to be answered. A size that shrinks cannot be shown, and its page is left alone where it is the only one.
     /// `may_be_longer`: the kernel may take the file for longer than it was answered, since programs here write it.
-    pub(crate) fn answer(&self, of: u64, size: Size, may_be_longer: bool) -> Answering {
-        let mut state = self.when_none_is_set(of, size);
+    pub(crate) fn answer(&self, of: u64, size: Size, may_be_longer: bool, asked: SizeAsked) -> Answering {
+        let mut state = self.when_none_is_set(of, size, Some(asked.thread));
         let all = state.all;
         let Some(node) = state.node(of) else { return Answering::Show(0) };
         if node.last.is_some_and(|last| size < last) {
             return Answering::IsOld;
+        }
+        if node.set != Some(size) && (node.setting > 0 || asked.sets != Some(node.sets)) {
+            // It ignores the answer, as if something had been dropped meanwhile.
+            node.drops += 1;
         }
         let shrinks = node.last.replace(size).is_some_and(|last| size.bytes < last.bytes);
         let is_shown = size.bytes > 0 && !(shrinks && size.bytes <= rustix::param::page_size() as u64);
@@ -202,44 +235,43 @@ impl Dropped {
         if (node.is_dropped() || all) && is_shown { Answering::Show(node.drops) } else { Answering::Plain }
     }
 
-    /// How many replies were sent that the kernel takes in whatever it was answered: to be taken when a request for a size is handled.
-    pub(crate) fn sets(&self, of: u64) -> u64 {
-        self.state.lock().nodes.get(&of).map_or(0, |node| node.sets)
+    /// This thread asks for a size; what this returns is passed on when it is answered.
+    pub(crate) fn asks(&self, of: u64, thread: u32) -> SizeAsked {
+        let now = Instant::now();
+        let sets = match self.state.lock().nodes.get(&of) {
+            Some(node) => node.set_at(thread, now).is_none().then_some(node.sets),
+            None => Some(0),
+        };
+        SizeAsked { sets, thread }
     }
 
-    /// The kernel has asked for a size when there were so many of these. If there are more, it ignores the answer: it is as if
-    /// something had been dropped meanwhile.
-    pub(crate) fn asked(&self, of: u64, size: Size, sets: u64) {
-        let mut state = self.when_none_is_set(of, size);
-        if let Some(node) = state.nodes.get_mut(&of).filter(|node| node.sets != sets) {
-            node.drops += 1;
-        }
-    }
-
-    /// The state, when no reply is about to be sent by which the kernel would take the file for shorter again.
-    fn when_none_is_set(&self, of: u64, size: Size) -> MutexGuard<'_, State> {
+    /// The state, when the kernel has taken in each reply by which it would take the file for shorter again.
+    fn when_none_is_set(&self, of: u64, size: Size, thread: Option<u32>) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
-        let until = Instant::now() + TAKEN_IN;
-        while state.nodes.get(&of).is_some_and(|node| node.is_being_set(size)) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+        let mut now = Instant::now();
+        let end = now + TAKEN_IN;
+        while let Some(until) = state.nodes.get(&of).and_then(|node| node.is_set_until(size, thread, now)) {
+            if now >= end {
                 break;
             }
-            state = self.set.wait_timeout(state, left);
+            state = self.set.wait_timeout(state, until.min(end).saturating_duration_since(now));
+            now = Instant::now();
         }
         state
     }
 
-    /// The kernel is about to be given this size, which it takes in whatever it was answered since it sent the request; the result is to be
-    /// dropped after the reply. `None`: another answer was newer, so this size is not to be given. `is_cut`: the request has set the size itself,
-    /// which is what the kernel makes of its pages.
+    /// The kernel is about to be given this size for this thread, and takes it in whatever it was answered since that sent the request; the result
+    /// is to be dropped after the reply. `None`: another answer was newer, so this size is not to be given. `is_cut`: the request has set the size
+    /// itself, which is what the kernel makes of its pages.
     pub(crate) fn begin_setting(
         self: &Arc<Dropped>,
         of: u64,
         size: Size,
         is_cut: bool,
+        thread: u32,
     ) -> Option<AnsweringSet> {
-        let mut state = self.when_none_is_set(of, size);
+        // The kernel lets nobody truncate a file while a thread sets its attributes or has not taken in that it did.
+        let mut state = self.when_none_is_set(of, size, (!is_cut).then_some(thread));
         if let Some(node) = state.node(of) {
             if node.last.is_some_and(|last| size < last) && !is_cut {
                 return None;
@@ -247,15 +279,19 @@ impl Dropped {
             node.last = node.last.max(Some(size));
             node.most = node.most.map(|most| most.max(size.bytes));
             node.setting += 1;
+            node.set = Some(size);
         }
         drop(state);
-        Some(AnsweringSet { dropped: self.clone(), of })
+        Some(AnsweringSet { dropped: self.clone(), of, thread })
     }
 
-    fn end_setting(&self, of: u64) {
+    fn end_setting(&self, of: u64, thread: u32) {
         if let Some(node) = self.state.lock().nodes.get_mut(&of) {
+            let now = Instant::now();
+            let is_only_one = node.set_at(thread, now).is_none();
             node.setting = node.setting.saturating_sub(1);
             node.sets += 1;
+            node.set_last = Some((now, if is_only_one { thread } else { 0 }));
         }
         self.set.notify_all();
     }
@@ -339,11 +375,12 @@ impl Drop for AnsweringEnd {
 pub struct AnsweringSet {
     dropped: Arc<Dropped>,
     of: u64,
+    thread: u32,
 }
 
 impl Drop for AnsweringSet {
     fn drop(&mut self) {
-        self.dropped.end_setting(self.of);
+        self.dropped.end_setting(self.of, self.thread);
     }
 }
 

@@ -2,11 +2,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
+impl Dropped {
+    /// What is answered to a thread that is not known and asks now.
+    fn answer_at_once(&self, of: u64, size: Size, may_be_longer: bool) -> Answering {
+        self.answer(of, size, may_be_longer, self.asks(of, 0))
+    }
+}
+
 /// What is answered to a kernel whose files here nobody writes.
 fn answer(dropped: &Dropped, of: u64, bytes: u64) -> Answering {
     let last = dropped.state.lock().nodes.get(&of).and_then(|node| node.last).unwrap_or_default();
     let generation = last.generation + u64::from(bytes < last.bytes);
-    dropped.answer(of, Size { generation, bytes }, false)
+    dropped.answer_at_once(of, Size { generation, bytes }, false)
 }
 
 /// Whether the kernel is shown the size.
@@ -100,27 +107,27 @@ fn a_small_file_that_shrinks_is_not_shown() {
 fn an_answer_of_before_does_not_count_whether_it_leaves_first_or_last() {
     let size = |generation, bytes| Size { generation, bytes };
     let dropped = Dropped::default();
-    assert_eq!(dropped.answer(7, size(0, 20), false), Answering::Plain);
+    assert_eq!(dropped.answer_at_once(7, size(0, 20), false), Answering::Plain);
     dropped.begin(7);
     dropped.end(7);
-    assert_eq!(dropped.answer(7, size(1, 0), false), Answering::Plain, "nothing can be shown of it");
-    assert!(matches!(dropped.answer(7, size(1, 20), true), Answering::Show(_)), "it may be longer");
-    let Answering::Renew(drops) = dropped.answer(7, size(1, 20), false) else {
+    assert_eq!(dropped.answer_at_once(7, size(1, 0), false), Answering::Plain, "nothing can be shown of it");
+    assert!(matches!(dropped.answer_at_once(7, size(1, 20), true), Answering::Show(_)), "it may be longer");
+    let Answering::Renew(drops) = dropped.answer_at_once(7, size(1, 20), false) else {
         panic!("the empty one may count")
     };
     dropped.voided(7, size(1, 20));
     dropped.shown(7, drops + 1);
-    assert_eq!(dropped.answer(7, size(1, 20), false), Answering::Plain);
-    assert_eq!(dropped.answer(7, size(1, 0), false), Answering::IsOld);
-    assert_eq!(dropped.answer(7, size(0, 30), false), Answering::IsOld);
-    assert_eq!(dropped.answer(7, size(2, 0), false), Answering::Plain);
-    assert_eq!(dropped.answer(7, size(2, 10), false), Answering::Plain, "it may be taken for 20");
+    assert_eq!(dropped.answer_at_once(7, size(1, 20), false), Answering::Plain);
+    assert_eq!(dropped.answer_at_once(7, size(1, 0), false), Answering::IsOld);
+    assert_eq!(dropped.answer_at_once(7, size(0, 30), false), Answering::IsOld);
+    assert_eq!(dropped.answer_at_once(7, size(2, 0), false), Answering::Plain);
+    assert_eq!(dropped.answer_at_once(7, size(2, 10), false), Answering::Plain, "it may be taken for 20");
     dropped.entry(7, 0);
     assert_eq!(dropped.begin(7), Some(10), "an entry is shown before no drop");
     dropped.entry(7, 0);
     dropped.entry(8, 5);
     assert_eq!(dropped.begin(8), None);
-    assert!(matches!(dropped.answer(7, size(2, 40), false), Answering::Renew(_)));
+    assert!(matches!(dropped.answer_at_once(7, size(2, 40), false), Answering::Renew(_)));
 }
 
 #[test]
@@ -165,27 +172,62 @@ fn beyond_the_limit_any_node_may_have_been_dropped() {
 fn what_the_kernel_takes_in_whatever_it_was_answered_takes_no_size_back() {
     let size = |bytes| Size { generation: 0, bytes };
     let dropped = Arc::new(Dropped::default());
-    assert_eq!(dropped.answer(7, size(20), true), Answering::Plain);
-    assert!(dropped.begin_setting(7, size(10), false).is_none(), "a program has learned that it is longer");
-    let setting = dropped.begin_setting(7, size(20), false).unwrap();
-    assert_eq!(dropped.answer(7, size(20), true), Answering::Plain, "it says the same");
-    let sets = dropped.sets(7);
+    assert_eq!(dropped.answer_at_once(7, size(20), true), Answering::Plain);
+    assert!(
+        dropped.begin_setting(7, size(10), false, 1).is_none(),
+        "a program has learned that it is longer"
+    );
+    let setting = dropped.begin_setting(7, size(20), false, 1).unwrap();
+    assert_eq!(dropped.answer_at_once(7, size(20), true), Answering::Plain, "it says the same");
+    let asked = dropped.asks(7, 2);
     let (other, sent) = (dropped.clone(), Arc::new(AtomicBool::new(false)));
     let is_sent = sent.clone();
     let learns = std::thread::spawn(move || {
-        other.asked(7, size(30), sets);
-        let answering = other.answer(7, size(30), true);
+        let answering = other.answer(7, size(30), true, asked);
         assert!(is_sent.load(Ordering::SeqCst), "the kernel would take the file for shorter afterwards");
-        answering
+        (answering, Instant::now())
     });
     std::thread::sleep(Duration::from_millis(50));
     sent.store(true, Ordering::SeqCst);
+    let before = Instant::now();
     drop(setting);
-    let Answering::Show(drops) = learns.join().unwrap() else { panic!("it may have been asked before") };
+    let (answering, at) = learns.join().unwrap();
+    assert!(at - before >= SET_WITHIN, "its thread may wake up later");
+    let Answering::Show(drops) = answering else { panic!("it was asked before") };
     dropped.shown(7, drops);
-    let sets = dropped.sets(7);
-    dropped.asked(7, size(30), sets);
-    assert_eq!(dropped.answer(7, size(30), true), Answering::Plain, "it was asked behind it");
+    assert_eq!(dropped.answer_at_once(7, size(40), true), Answering::Plain, "it was asked behind it");
+}
+
+// SEMANTICS 114.4
+#[test]
+fn a_thread_that_asks_again_has_taken_in_what_it_was_answered() {
+    let size = |bytes| Size { generation: 0, bytes };
+    let dropped = Arc::new(Dropped::default());
+    // However long this takes.
+    let sent = |thread| {
+        dropped.forget(7);
+        drop(dropped.begin_setting(7, size(20), false, thread));
+        let soon = Instant::now() + Duration::from_secs(3_600);
+        dropped.state.lock().nodes.get_mut(&7).unwrap().set_last.as_mut().unwrap().0 = soon;
+    };
+    let waits = |thread| {
+        let state = dropped.state.lock();
+        state.nodes[&7].is_set_until(size(30), thread, Instant::now()).is_some()
+    };
+    sent(1);
+    assert!(waits(Some(2)) && waits(Some(0)) && !waits(Some(1)));
+    assert!(!waits(None), "the kernel lets nobody else truncate it meanwhile");
+    assert_eq!(
+        dropped.answer_at_once(7, size(20), true),
+        Answering::Plain,
+        "it has that size if it ignores the answer"
+    );
+    assert_eq!(dropped.answer(7, size(30), true, dropped.asks(7, 1)), Answering::Plain);
+    sent(1);
+    drop(dropped.begin_setting(7, size(20), false, 2));
+    assert!(waits(Some(2)), "that of the first may still be on its way");
+    sent(0);
+    assert!(waits(Some(0)), "nobody knows which thread that is");
 }
 
 // SEMANTICS 114.4
@@ -193,10 +235,9 @@ fn what_the_kernel_takes_in_whatever_it_was_answered_takes_no_size_back() {
 fn an_answer_that_was_asked_for_before_such_a_reply_is_shown() {
     let size = |bytes| Size { generation: 0, bytes };
     let dropped = Arc::new(Dropped::default());
-    let sets = dropped.sets(7);
-    drop(dropped.begin_setting(7, size(20), true));
-    dropped.asked(7, size(30), sets);
-    assert!(matches!(dropped.answer(7, size(30), true), Answering::Show(_)));
+    let asked = dropped.asks(7, 1);
+    drop(dropped.begin_setting(7, size(20), true, 2));
+    assert!(matches!(dropped.answer(7, size(30), true, asked), Answering::Show(_)));
 }
 
 // SEMANTICS 114.4
@@ -204,13 +245,18 @@ fn an_answer_that_was_asked_for_before_such_a_reply_is_shown() {
 fn a_truncation_is_answered_with_its_own_size() {
     let size = |generation, bytes| Size { generation, bytes };
     let dropped = Arc::new(Dropped::default());
-    assert_eq!(dropped.answer(7, size(1, 30), true), Answering::Plain);
-    drop(dropped.begin_setting(7, size(1, 20), true).unwrap());
-    assert_eq!(dropped.answer(7, size(1, 20), true), Answering::IsOld, "somebody has made it longer since");
-    assert_eq!(dropped.answer(7, size(1, 30), true), Answering::Plain);
+    assert_eq!(dropped.answer_at_once(7, size(1, 30), true), Answering::Plain);
+    drop(dropped.begin_setting(7, size(1, 20), true, 1).unwrap());
+    assert_eq!(
+        dropped.answer_at_once(7, size(1, 20), true),
+        Answering::IsOld,
+        "somebody has made it longer since"
+    );
+    let answering = dropped.answer_at_once(7, size(1, 30), true);
+    assert!(matches!(answering, Answering::Show(_)), "the kernel takes it for as long as it was cut to");
     dropped.forget(7);
-    let setting = dropped.begin_setting(7, size(2, 20), true);
+    let setting = dropped.begin_setting(7, size(2, 20), true, 1);
     dropped.forget(7);
     drop(setting);
-    assert_eq!(dropped.answer(7, size(2, 20), true), Answering::Plain);
+    assert_eq!(dropped.answer_at_once(7, size(2, 20), true), Answering::Plain);
 }

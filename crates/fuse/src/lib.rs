@@ -50,7 +50,7 @@ pub use backing::{Backing, BackingFiles};
 pub use buffer::Scratch;
 pub use counts::RequestCounts;
 pub use directory::DirectoryBuffer;
-pub use dropped::{AnsweringEnd, AnsweringSet, Size};
+pub use dropped::{AnsweringEnd, AnsweringSet, Size, SizeAsked};
 pub use flags::Flags;
 pub use flusher::become_io_flusher;
 pub use guard::GuardCommand;

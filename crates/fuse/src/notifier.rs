@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{self, OutHeader, notify};
 use crate::delays::{Delays, Kind, Moment};
 use crate::device::Device;
-use crate::dropped::{Answering, AnsweringEnd, AnsweringSet, Dropped, Size};
+use crate::dropped::{Answering, AnsweringEnd, AnsweringSet, Dropped, Size, SizeAsked};
 use crate::guard::Guard;
 
 /// Notifies the kernel of what to forget. Its methods answer `false` when the kernel did not know the node or the name,
@@ -84,9 +84,8 @@ impl Notifier {
     ///
     /// Returns `false` if a reply with a newer size was sent in between: then this one must not be sent, and the caller asks for the size again.
     #[must_use]
-    pub fn answering_size(&self, node: u64, size: Size, may_be_longer: bool, asked: u64) -> bool {
-        self.dropped.asked(node, size, asked);
-        let drops = match self.dropped.answer(node, size, may_be_longer) {
+    pub fn answering_size(&self, node: u64, size: Size, may_be_longer: bool, asked: SizeAsked) -> bool {
+        let drops = match self.dropped.answer(node, size, may_be_longer, asked) {
             Answering::IsOld => return false,
             Answering::Plain => return true,
             Answering::Show(drops) => drops,
@@ -106,20 +105,21 @@ impl Notifier {
         true
     }
 
-    /// To be called when a request was read whose answer contains the size of a file.
+    /// To be called when a request was read whose answer contains the size of a file. `thread`: which asks; 0 if it is not known.
     #[must_use]
-    pub fn asked_for_size(&self, node: u64) -> u64 {
-        self.dropped.sets(node)
+    pub fn asked_for_size(&self, node: u64, thread: u32) -> SizeAsked {
+        self.dropped.asks(node, thread)
     }
 
     /// To be called before a reply to SETATTR or LINK, or to CREATE of a file that was there before, with this size; the result is to be dropped after
-    /// the reply. The kernel takes the size in whatever it was answered since it sent the request, so answers with a larger one wait until then.
+    /// the reply. The kernel takes the size in whatever it was answered since it sent the request, so answers with a larger one wait until `thread`,
+    /// to which this is the reply, has taken it in.
     ///
     /// `None`: a reply with a newer size was sent in between: then this one must not be sent, and the caller asks for the size again. That is
     /// never so where the request has set the size (`is_cut`).
     #[must_use]
-    pub fn answering_set(&self, node: u64, size: Size, is_cut: bool) -> Option<AnsweringSet> {
-        self.dropped.begin_setting(node, size, is_cut)
+    pub fn answering_set(&self, node: u64, size: Size, is_cut: bool, thread: u32) -> Option<AnsweringSet> {
+        self.dropped.begin_setting(node, size, is_cut, thread)
     }
 
     /// To be called before a reply with an entry that leads to a file of this size.

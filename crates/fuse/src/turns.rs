@@ -96,10 +96,13 @@ impl Turns {
     /// Whether so few are handled that there are threads left, for its like and for each that is more urgent: these may
     /// have come first, and have taken the room of what is less urgent.
     fn has_room(&self, state: &State, urgency: Urgency) -> bool {
-        (urgency as usize..state.handled.len()).all(|level| {
+        let has_room = |level: usize| {
             let handled: usize = state.handled[..=level].iter().sum();
             handled < self.limits.threads_max + level * self.limits.reserved_threads
-        })
+        };
+        // As many of one kind leave threads for each other one.
+        state.handled[urgency as usize] < self.limits.threads_max
+            && (urgency as usize..state.handled.len()).all(has_room)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -142,8 +145,8 @@ mod tests {
     fn what_others_wait_for_has_threads_left_whatever_came_first() {
         let turns = turns(4, 2);
         let count = |urgency| (0..20).take_while(|_| begin(&turns, urgency, 100)).count();
-        assert_eq!(count(Urgency::Reads), 6);
-        assert_eq!(count(Urgency::Usual), 0, "it would take the last threads");
+        assert_eq!(count(Urgency::Reads), 4);
+        assert_eq!(count(Urgency::Usual), 2, "one more would take the last threads");
         assert_eq!(count(Urgency::WritesBack), 2);
         let next = |ended| turns.end(ended).map(|aside| aside.urgency);
         assert_eq!(next(Urgency::WritesBack), Some(Urgency::WritesBack), "its room is for its like alone");

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use ramlace_base::{InodeId, Slot, limits};
 use ramlace_client::{Doubt, Raw};
-use ramlace_fuse::{AnsweringEnd, AnsweringSet, Notifier, Size};
+use ramlace_fuse::{AnsweringEnd, AnsweringSet, Notifier, Size, SizeAsked};
 use ramlace_sync::{Mutex, MutexGuard};
 use ramlace_wire::Attributes;
 use ramlace_wire::leases::{Leased, Recall};
@@ -439,14 +439,14 @@ impl Leases {
         node: u64,
         attributes: &Attributes,
         may_be_longer: bool,
-        asked: u64,
+        asked: SizeAsked,
     ) -> bool {
         self.notifier.answering_size(node, size_of(attributes), may_be_longer, asked)
     }
 
     /// The kernel has asked for a size; what this returns is passed on when it is answered.
-    pub(crate) fn asked_for_size(&self, node: u64) -> u64 {
-        self.notifier.asked_for_size(node)
+    pub(crate) fn asked_for_size(&self, node: u64) -> SizeAsked {
+        self.notifier.asked_for_size(node, ASKER.get())
     }
 
     /// The kernel is about to be answered these attributes, whose size it takes in whatever it was answered since; the result is to be dropped
@@ -457,7 +457,7 @@ impl Leases {
         attributes: &Attributes,
         is_cut: bool,
     ) -> Option<AnsweringSet> {
-        self.notifier.answering_set(node, size_of(attributes), is_cut)
+        self.notifier.answering_set(node, size_of(attributes), is_cut, ASKER.get())
     }
 
     /// The kernel is about to be given an entry that leads to a file of this size.
