@@ -181,9 +181,9 @@ fn check_silent(directory: &PoolDirectory, file: &PoolFile, stopped: &mut [HostS
             if !matches!(&one.outcome, Ok((found, _)) if *found < given.len()) {
                 continue;
             }
-            // One thread for each host: those that are gone then cost their patience together.
+            // One thread for each server: those that are gone then cost their patience together.
             scope.spawn(move || {
-                let Some(server) = given.into_iter().find(|server| answers(directory, server)) else { return };
+                let Some(server) = first_that_answers(directory, &given) else { return };
                 let text = format!(
                     "host {}: its server {} was not found there, and answers at {} all the same; end its processes on \
                      that host, then repeat this",
@@ -193,6 +193,20 @@ fn check_silent(directory: &PoolDirectory, file: &PoolFile, stopped: &mut [HostS
             });
         }
     });
+}
+
+fn first_that_answers<'a>(
+    directory: &PoolDirectory,
+    servers: &[&'a PoolFileServer],
+) -> Option<&'a PoolFileServer> {
+    std::thread::scope(|scope| {
+        let ask = |server: &&'a PoolFileServer| {
+            let server = *server;
+            scope.spawn(move || answers(directory, server).then_some(server))
+        };
+        let asked: Vec<_> = servers.iter().map(ask).collect();
+        asked.into_iter().filter_map(|asked| asked.join().ok()?).next()
+    })
 }
 
 /// Whether a server lets the pool's owner in.

@@ -127,7 +127,9 @@ pub fn find(secret_file: &Path) -> Result<Vec<PoolProcess>> {
 /// The supervisor of a child, where its own command line does not tell: a plain `ramlace serve` names no secret.
 fn supervisor_of(child: &PoolProcess) -> Option<PoolProcess> {
     let parent = number_of(child.pid, "PPid:", 0)?;
-    if child.is.supervisor != Some(parent) && !serves(parent) {
+    // In a namespace of its own it has another number than its child was given. Elsewhere another one is a stranger that
+    // has taken the child in: it may be the supervisor of another pool.
+    if child.is.supervisor != Some(parent) && !(number_of(parent, "NSpid:", 1).is_some() && serves(parent)) {
         return None;
     }
     let handle = pidfd_open(Pid::from_raw(i32::try_from(parent).ok()?)?, PidfdFlags::empty()).ok()?;
@@ -141,7 +143,7 @@ fn supervisor_of(child: &PoolProcess) -> Option<PoolProcess> {
     (!process.has_ended()).then_some(process)
 }
 
-/// Whether a process runs `serve`. In a namespace of its own it has another number than its child was given.
+/// Whether a process runs `serve`.
 fn serves(pid: u32) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).skip(1).collect();
