@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::units::count;
-use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, limits, numbered_variants};
+use ramlace_base::{Epoch, Error, ErrorKind, Result, ServerId, SessionId, limits, numbered_variants};
 use ramlace_wire::cluster::JoinPool;
 use ramlace_wire::{Chain, ClusterMap, PoolId, ServerEntry};
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ pub enum Input {
     Join {
         /// What it says.
         join: JoinPool,
+        /// The process that says so: each start of a server has another one.
+        process: SessionId,
         /// Whether the process that joined under this number before, at other addresses, was seen within
         /// its session's expiry: then this is a second one and is refused.
         holder_lives: bool,
@@ -45,7 +47,7 @@ pub enum Input {
 }
 
 numbered_variants! { Input:
-    0 Join { join, holder_lives };
+    0 Join { join, process, holder_lives };
     1 Forget { server };
 }
 
@@ -59,7 +61,7 @@ pub enum Decision {
     },
     /// Nothing is new, neither in the map nor in the coordinator.
     Unchanged,
-    /// The map is the same; the coordinator knows that the server has seen it.
+    /// The map is the same; the coordinator knows that the server, or another process of it, has seen it.
     Confirmed,
     /// There is a new map, with a new epoch.
     NewMap,
@@ -76,6 +78,9 @@ pub struct Coordinator {
     gathered: BTreeMap<ServerId, ServerEntry>,
     /// Servers of the map whose join was not answered with a map yet.
     unanswered: BTreeSet<ServerId>,
+    /// The process that joined last under each number. A process asks again until it has got the answer, and holds
+    /// nothing before: so if it has no store still, that is no second loss.
+    processes: BTreeMap<ServerId, SessionId>,
     map: Option<ClusterMap>,
 }
 
@@ -104,7 +109,7 @@ impl Coordinator {
             return refuse(ErrorKind::Invalid, text);
         }
         let (gathered, unanswered) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Coordinator { config, gathered, unanswered, map: None })
+        Ok(Coordinator { config, gathered, unanswered, processes: BTreeMap::new(), map: None })
     }
 
     /// What the pool was made with.
@@ -130,12 +135,12 @@ impl Coordinator {
     /// Decides one input. After an error nothing has changed.
     pub fn step(&mut self, input: Input) -> Result<Decision> {
         match input {
-            Input::Join { join, holder_lives } => self.join(join, holder_lives),
+            Input::Join { join, process, holder_lives } => self.join(join, process, holder_lives),
             Input::Forget { server } => self.forget(server),
         }
     }
 
-    fn join(&mut self, join: JoinPool, holder_lives: bool) -> Result<Decision> {
+    fn join(&mut self, join: JoinPool, process: SessionId, holder_lives: bool) -> Result<Decision> {
         let server = join.entry.server;
         if server.0 >= self.config.servers_expected {
             let text = format!(
@@ -150,7 +155,11 @@ impl Coordinator {
             None if join.keeps_store => return refuse_older_store(server),
             None => {}
         }
-        if self.map.is_some() { Ok(self.come_back(entry, join.keeps_store)) } else { Ok(self.gather(entry)) }
+        let asked_before = self.processes.insert(server, process) == Some(process);
+        Ok(match self.map {
+            Some(_) => self.come_back(entry, join.keeps_store, asked_before),
+            None => self.gather(entry),
+        })
     }
 
     /// The server that joined last under this number, also before there is a map: the one that [`Input::Join`]
@@ -196,15 +205,16 @@ impl Coordinator {
         }
     }
 
-    /// A server of the map asks again, moved to other addresses, or lost its store.
-    fn come_back(&mut self, entry: ServerEntry, keeps_store: bool) -> Decision {
+    /// A server of the map asks again, moved to other addresses, or lost its store. `asked_before`: so did this very
+    /// process, whose loss is counted.
+    fn come_back(&mut self, entry: ServerEntry, keeps_store: bool, asked_before: bool) -> Decision {
         let server = entry.server;
         let first_answer = self.unanswered.remove(&server);
-        let lost = !keeps_store && !first_answer;
+        let lost = !keeps_store && !first_answer && !asked_before;
         let map = self.map.as_mut().expect("the caller has seen the map");
         let known = &mut map.servers[usize::from(server.0)];
         if *known == entry && !lost {
-            return if first_answer { Decision::Confirmed } else { Decision::Unchanged };
+            return if first_answer || !asked_before { Decision::Confirmed } else { Decision::Unchanged };
         }
         *known = entry;
         map.epoch = map.epoch.next();

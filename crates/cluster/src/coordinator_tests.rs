@@ -28,8 +28,17 @@ fn entry(server: u16, host: u8, port: u16) -> ServerEntry {
     }
 }
 
+fn process(number: u8) -> SessionId {
+    SessionId([number; 16])
+}
+
+/// By the first process of the server.
 fn join(entry: ServerEntry, keeps_store: bool) -> Input {
-    Input::Join { join: JoinPool { entry, keeps_store }, holder_lives: false }
+    join_as(1, entry, keeps_store)
+}
+
+fn join_as(number: u8, entry: ServerEntry, keeps_store: bool) -> Input {
+    Input::Join { join: JoinPool { entry, keeps_store }, process: process(number), holder_lives: false }
 }
 
 /// A pool whose servers have all joined and been answered.
@@ -47,12 +56,12 @@ fn pool(servers: u16, slots: u32) -> Coordinator {
 }
 
 fn inputs() -> impl Strategy<Value = Input> {
-    let joining = (0u16..6, 1u8..3, 7000u16..7003, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
-        |(server, host, port, keeps_store, holder_lives)| Input::Join {
+    let joining = (0u16..6, 1u8..3, 7000u16..7003, any::<bool>(), prop::bool::weighted(0.1), 1u8..4)
+        .prop_map(|(server, host, port, keeps_store, holder_lives, number)| Input::Join {
             join: JoinPool { entry: entry(server, host, port), keeps_store },
+            process: process(number),
             holder_lives,
-        },
-    );
+        });
     prop_oneof![8 => joining, 1 => (0u16..6).prop_map(|server| Input::Forget { server: ServerId(server) })]
 }
 
@@ -82,16 +91,25 @@ fn check_change(old: &ClusterMap, new: &ClusterMap, input: &Input) -> std::resul
 /// map.
 struct Model {
     answered: BTreeSet<ServerId>,
+    /// Who joined last, also before there was a map.
+    joined: BTreeMap<ServerId, SessionId>,
     whole_since: Vec<(ServerId, Epoch)>,
 }
 
 impl Model {
-    fn apply(&mut self, input: &Input, map: &ClusterMap) {
+    fn apply(&mut self, input: &Input, map: Option<&ClusterMap>) {
+        let asked_before = match input {
+            Input::Forget { .. } => false,
+            Input::Join { join, process, .. } => {
+                self.joined.insert(join.entry.server, *process) == Some(*process)
+            }
+        };
+        let Some(map) = map else { return };
         let loser = match input {
             Input::Forget { server } => Some(*server),
             Input::Join { join, .. } => {
                 let again = !self.answered.insert(join.entry.server);
-                (again && !join.keeps_store).then_some(join.entry.server)
+                (again && !join.keeps_store && !asked_before).then_some(join.entry.server)
             }
         };
         if self.whole_since.is_empty() {
@@ -124,7 +142,7 @@ proptest! {
     #[test]
     fn any_history_keeps_the_promises(servers in 1u16..6, history in prop::collection::vec(inputs(), 1..60)) {
         let mut coordinator = Coordinator::new(config(servers, 96)).unwrap();
-        let mut model = Model { answered: BTreeSet::new(), whole_since: Vec::new() };
+        let mut model = Model { answered: BTreeSet::new(), joined: BTreeMap::new(), whole_since: Vec::new() };
         for input in &history {
             let before = coordinator.clone();
             let bytes = postcard::to_stdvec(&before).unwrap();
@@ -150,9 +168,9 @@ proptest! {
                 (Ok(Decision::Confirmed), Some(old), Some(new)) => prop_assert_eq!(old, new),
                 other => prop_assert!(false, "{:?}", other),
             }
-            if let (Ok(_), Some(map)) = (&decided, coordinator.map()) {
-                model.apply(input, map);
-                model.check(map)?;
+            if decided.is_ok() {
+                model.apply(input, coordinator.map());
+                coordinator.map().map_or(Ok(()), |map| model.check(map))?;
             }
         }
     }
@@ -223,7 +241,7 @@ fn a_server_that_moves_makes_an_epoch_and_one_that_lost_its_store_a_loss() {
     assert_eq!((moved.epoch, &moved.servers[1].tcp[..]), (Epoch(2), "10.0.0.1:9999"));
     assert_eq!(is_hole_or_lost(moved, Slot(1), Epoch(1)), Absent::Hole);
 
-    assert_eq!(coordinator.step(join(entry(1, 1, 9999), false)), Ok(Decision::NewMap));
+    assert_eq!(coordinator.step(join_as(2, entry(1, 1, 9999), false)), Ok(Decision::NewMap));
     let lost = coordinator.map().unwrap();
     assert_eq!((lost.epoch, lost.primary(Slot(1))), (Epoch(3), Some(ServerId(1))));
     assert_eq!(is_hole_or_lost(lost, Slot(1), Epoch(2)), Absent::Lost);
@@ -233,11 +251,29 @@ fn a_server_that_moves_makes_an_epoch_and_one_that_lost_its_store_a_loss() {
 }
 
 #[test]
+fn a_process_that_did_not_get_the_answer_to_its_join_has_lost_nothing_since() {
+    let mut coordinator = pool(3, 48);
+    // The last one that the first map waited for.
+    let first = coordinator.map().unwrap().clone();
+    assert_eq!(coordinator.step(join(entry(2, 1, 7002), false)), Ok(Decision::Unchanged));
+    assert_eq!(coordinator.map(), Some(&first));
+    // One whose store was lost.
+    assert_eq!(coordinator.step(join_as(2, entry(1, 1, 7001), false)), Ok(Decision::NewMap));
+    let lost = coordinator.map().unwrap().clone();
+    assert_eq!(coordinator.step(join_as(2, entry(1, 1, 7001), false)), Ok(Decision::Unchanged));
+    assert_eq!(coordinator.map(), Some(&lost));
+    assert_eq!(is_hole_or_lost(&lost, Slot(1), Epoch(2)), Absent::Hole, "files of after the loss have holes");
+    // Whoever comes after it may have had bytes.
+    assert_eq!(coordinator.step(join_as(3, entry(1, 1, 7001), false)), Ok(Decision::NewMap));
+    assert_eq!(is_hole_or_lost(coordinator.map().unwrap(), Slot(1), Epoch(2)), Absent::Lost);
+}
+
+#[test]
 fn a_server_that_may_not_join_or_be_forgotten_is_told_why() {
     let mut coordinator = pool(3, 48);
     coordinator.step(Input::Forget { server: ServerId(2) }).unwrap();
-    let second =
-        Input::Join { join: JoinPool { entry: entry(1, 1, 9999), keeps_store: false }, holder_lives: true };
+    let join_beside = JoinPool { entry: entry(1, 1, 9999), keeps_store: false };
+    let second = Input::Join { join: join_beside, process: process(2), holder_lives: true };
     let forget = |server| Input::Forget { server: ServerId(server) };
     for (input, kind, words) in [
         (join(entry(3, 1, 1), false), ErrorKind::NotPermitted, "server 3 is not expected"),
@@ -279,7 +315,7 @@ fn replicas_take_over() {
         coordinator
     };
     let mut lost = with_replicas();
-    lost.step(join(entry(1, 1, 7001), false)).unwrap();
+    lost.step(join_as(2, entry(1, 1, 7001), false)).unwrap();
     let mut forgotten = with_replicas();
     forgotten.step(Input::Forget { server: ServerId(1) }).unwrap();
     for coordinator in [lost, forgotten] {

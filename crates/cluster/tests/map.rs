@@ -1,6 +1,6 @@
 //! Maps that make no sense are refused, and real ones are small.
 
-use ramlace_base::{Epoch, ErrorKind, ServerId, Slot, limits};
+use ramlace_base::{Epoch, ErrorKind, ServerId, SessionId, Slot, limits};
 use ramlace_cluster::{Coordinator, CoordinatorConfig, Input, route, slots_changed, slots_of, validate};
 use ramlace_wire::cluster::JoinPool;
 use ramlace_wire::{Chain, ClusterMap, HostId, PoolId, ServerEntry, encode_body};
@@ -24,7 +24,7 @@ fn map(servers: u16, slots: u32) -> ClusterMap {
             forgotten: false,
         };
         let join = JoinPool { entry, keeps_store: false };
-        coordinator.step(Input::Join { join, holder_lives: false }).unwrap();
+        coordinator.step(Input::Join { join, process: SessionId::NONE, holder_lives: false }).unwrap();
     }
     coordinator.map().unwrap().clone()
 }

@@ -20,6 +20,9 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// The limit of connections divided by this is reserved for the owner, for other servers, and for those that
 /// have not proved a key yet.
 const RESERVED_PART: usize = 16;
+/// At least as many are reserved: of strangers so many may be in each of the two stages of their greeting, and some
+/// more are for the owner and for other servers. But of few connections hosts have a half.
+const RESERVED_MIN: usize = 2 * limits::CONNECTIONS_UNPROVEN_MAX + 64;
 
 struct Seated {
     proved: Proved,
@@ -57,7 +60,8 @@ impl Callers {
 
     /// The limit for those of host keys.
     fn most_of_hosts(&self) -> usize {
-        self.most - (self.most / RESERVED_PART).max(1)
+        let reserved = (self.most / RESERVED_PART).max(RESERVED_MIN.min(self.most.div_ceil(2)));
+        self.most - reserved
     }
 
     /// A connection has proved the key of a role.
@@ -171,5 +175,20 @@ impl Drop for Seat {
         let seat = self.callers.seats.borrow_mut().remove(&self.number);
         let freed = seat.filter(|seat| seat.proved.host.is_some()).and_then(|seat| seat.held).unwrap_or(0);
         self.callers.held_for_hosts.set(self.callers.held_for_hosts.get() - freed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_strangers_together_leave_connections_to_the_owner() {
+        for most in [512, 1024, 2048, limits::CONNECTIONS_MAX] {
+            let of_hosts = Callers::with_room_for(most).most_of_hosts();
+            assert!(of_hosts + 2 * limits::CONNECTIONS_UNPROVEN_MAX + 64 <= most, "{of_hosts} of {most}");
+        }
+        assert_eq!(Callers::with_room_for(limits::CONNECTIONS_MAX).most_of_hosts(), 3840, "15 of 16");
+        assert_eq!(Callers::with_room_for(100).most_of_hosts(), 50);
     }
 }

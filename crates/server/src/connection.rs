@@ -264,7 +264,7 @@ async fn serve_small(
         Kind::GetMap => Ok(encode_body(&*server.membership.map()?)),
         Kind::JoinPool => {
             let request: JoinPool = decode_body(kind, body)?;
-            Ok(encode_body(&server.join(request).await?))
+            Ok(encode_body(&server.join(request, header.session).await?))
         }
         Kind::ForgetServer => {
             let request: ForgetServer = decode_body(kind, body)?;

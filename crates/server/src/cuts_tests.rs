@@ -2,21 +2,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Generation, LaneId, Slot};
+use ramlace_base::{Error, ErrorKind, Generation, InodeId, LaneId, SessionId, Slot, limits};
 use ramlace_wire::chunk::{LaneTarget, WriteOrigin};
 use ramlace_wire::coordination::WatchChange;
 use ramlace_wire::inline::{Bytes, InlineMode, ReadInline, WriteInline};
 use ramlace_wire::leases::EndRecalls;
-use ramlace_wire::namespace::{Extend, Truncate};
-use ramlace_wire::peer::{LaneCut, RecallsKnown};
+use ramlace_wire::namespace::{Close, Extend, Truncate, Unlink};
+use ramlace_wire::peer::{BeginLane, LaneCut, RecallsKnown};
+use ramlace_wire::session::SessionKind;
 use ramlace_wire::{Attributes, Kind, encode_body};
 
 use crate::data_leases_tests::{PAGE, Two, two, waits};
 use crate::delivery_tests::{create, done, extend_and_cut, false_server, name};
 use crate::server_tests::{layout, target};
-use crate::testing::{Client, TestServer, run};
+use crate::testing::{Client, LONG, TestServer, run};
 
 /// Begins a truncation, which then waits.
 async fn begin(two: &mut Two, sequence: u64, size: u64) {
@@ -181,6 +182,91 @@ fn others_go_on_behind_a_cut_that_waits() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         extend_and_cut(&mut other, 2, second, Generation::FIRST).await.unwrap();
+        assert!(!cut.is_finished());
+        over.set(true);
+        cut.await.unwrap();
+        peer.abort();
+    });
+}
+
+// SEMANTICS 114.5
+#[test]
+fn a_cut_of_more_recalls_than_a_message_names_waits_for_all_of_them_one_message_after_the_other() {
+    const MOST: usize = limits::DATA_RECALLS_PER_MESSAGE_MAX;
+    let server = TestServer::start(2);
+    run(async {
+        let received = Rc::new(RefCell::new(Vec::new()));
+        let says = {
+            let received = received.clone();
+            move |kind| {
+                received.borrow_mut().push(kind);
+                let cuts = received.borrow().iter().filter(|kind| **kind == Kind::CutLane).count();
+                match kind {
+                    Kind::CutLane => {
+                        let recalls = if cuts == 1 { vec![3; MOST] } else { vec![4; 3 - cuts.min(3)] };
+                        Some(Ok(encode_body(&LaneCut { life: 7, recalls })))
+                    }
+                    Kind::QueryRecalls => Some(Ok(encode_body(&RecallsKnown { over: true }))),
+                    kind => done(kind),
+                }
+            }
+        };
+        let peer = false_server(&server, Rc::new(says)).await;
+        let mut client = Client::user(&server.address, 1).await;
+        let named = server.look(|server| server.lane_cut((0..3000).collect()).recalls).await;
+        assert_eq!(named, Vec::from_iter(0..MOST as u64));
+        let inode = create(&mut client, 1, name("a")).await.unwrap();
+        extend_and_cut(&mut client, 2, inode, Generation::FIRST).await.unwrap();
+        let about_cuts = |kind: &&Kind| [Kind::CutLane, Kind::QueryRecalls].contains(kind);
+        let cuts: Vec<Kind> = received.borrow().iter().filter(about_cuts).copied().collect();
+        let (cut, ask) = (Kind::CutLane, Kind::QueryRecalls);
+        assert_eq!(cuts, [cut, ask, cut, ask]);
+        peer.abort();
+    });
+}
+
+// SEMANTICS 114.5
+#[test]
+fn others_go_on_behind_a_delivery_that_is_to_be_retried_for_ever() {
+    let server = TestServer::start(2);
+    run(async {
+        let (cuts, drops, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let says = {
+            let (cuts, drops, over) = (cuts.clone(), drops.clone(), over.clone());
+            move |kind| match kind {
+                Kind::DropLane => {
+                    drops.set(drops.get() + 1);
+                    done(kind)
+                }
+                Kind::CutLane if !over.get() => {
+                    cuts.set(cuts.get() + 1);
+                    Some(Err(Error::new(ErrorKind::Retry, "not now")))
+                }
+                kind => done(kind),
+            }
+        };
+        let peer = false_server(&server, Rc::new(says)).await;
+        let mut home = Client::connect(&server.address, SessionId([98; 16]), SessionKind::Peer).await;
+        let mut client = Client::user(&server.address, 1).await;
+        let mut other = Client::user(&server.address, 2).await;
+        let first = create(&mut client, 1, name("a")).await.unwrap();
+        let second = create(&mut other, 1, name("b")).await.unwrap();
+        let lane = LaneId { inode: second, lane: 1 };
+        home.ask(&BeginLane { lane, by: SessionId::NONE }).await.unwrap();
+        let cut = tokio::task::spawn_local(async move {
+            extend_and_cut(&mut client, 2, first, Generation::FIRST).await.unwrap();
+        });
+        while cuts.get() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The lane of a file that is removed is dropped.
+        other.change(2, 0, &Unlink { parent: InodeId::ROOT, name: name("b") }).await.unwrap();
+        other.change(3, 0, &Close { inode: second, modified: None, leases: false }).await.unwrap();
+        let end = Instant::now() + LONG;
+        while drops.get() == 0 {
+            assert!(Instant::now() < end, "the other delivery waits behind the one that is retried");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         assert!(!cut.is_finished());
         over.set(true);
         cut.await.unwrap();

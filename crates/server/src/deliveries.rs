@@ -26,6 +26,10 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// The pause between two attempts while a server cannot be reached.
 const UNREACHABLE_PAUSE: Duration = Duration::from_millis(500);
 
+/// Attempts one after the other at a delivery that gets Retry. Then those behind it have their turn: what it waits
+/// for may last, and need not concern them.
+const ATTEMPTS_AT_ONCE: u32 = 8;
+
 enum Attempt {
     Answered,
     Again,
@@ -99,6 +103,7 @@ impl Server {
 
     async fn deliver_all(self: Rc<Self>, target: ServerId) {
         let _bug = BugEndsProcess;
+        let mut attempts = 0;
         loop {
             let next = {
                 let mut queues = self.deliveries.queues.borrow_mut();
@@ -121,12 +126,18 @@ impl Server {
                 continue;
             }
             let attempt = cause::within(next.cause, pin!(self.deliver(target, &next))).await;
+            attempts = if matches!(attempt, Attempt::Again) { attempts + 1 } else { 0 };
             match attempt {
                 Attempt::Answered => self.mark_reached(target),
                 Attempt::Again => {
                     self.mark_reached(target);
                     tokio::time::sleep(RETRY_PAUSE).await;
-                    self.with_queue(target, |queue| queue.pending.push_front(next));
+                    if attempts < ATTEMPTS_AT_ONCE {
+                        self.with_queue(target, |queue| queue.pending.push_front(next));
+                    } else {
+                        attempts = 0;
+                        self.with_queue(target, |queue| queue.pending.push_back(next));
+                    }
                 }
                 Attempt::Refused => {
                     self.mark_reached(target);

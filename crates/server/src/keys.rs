@@ -82,7 +82,7 @@ impl Server {
         let names: Vec<String> = untold.iter().map(ServerId::to_string).collect();
         let text = format!(
             "{} did not hear of the new secret, or cannot write it into its file (its log says why): bring it back, or \
-             'ramlace forget' it",
+             end its process, which serves by the old one otherwise, and 'ramlace forget' it",
             names.join(", ")
         );
         Err(Error::new(ErrorKind::Busy, text))

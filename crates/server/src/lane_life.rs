@@ -49,7 +49,7 @@ impl Server {
                 }
             })
             .await?;
-        Ok(self.lane_cut(recalls)?)
+        Ok(self.lane_cut(recalls))
     }
 
     /// Begins a lane that has not begun here, if bytes of it were lost: all below the file's present size

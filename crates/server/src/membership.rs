@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, ServerId, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Result, ServerId, SessionId, Slot, limits};
 use ramlace_cluster::{Decision, Input};
 use ramlace_wire::Layout;
 use ramlace_wire::cluster::{ForgetServer, GetMap, JoinPool};
@@ -33,11 +33,12 @@ const HOMES_MAX: usize = 8;
 const HOME_STRIDE: u32 = 0x9e37;
 
 impl Server {
-    /// A server asks to join; only the coordinator's server can answer.
-    pub async fn join(&self, join: JoinPool) -> Outcome<ClusterMap> {
+    /// A server asks to join; only the coordinator's server can answer. `process`: the session of its calls, another
+    /// one for each start of a server.
+    pub async fn join(&self, join: JoinPool, process: SessionId) -> Outcome<ClusterMap> {
         let holder_lives = self.holder_lives(&join.entry).await;
         self.keys.forget_informed(join.entry.server);
-        self.coordinate(Input::Join { join, holder_lives })
+        self.coordinate(Input::Join { join, process, holder_lives })
     }
 
     /// Gives a dead server's slots to the others.
@@ -96,7 +97,9 @@ impl Server {
         let (began, mut last_logged) = (clock::instant(), String::new());
         loop {
             let outcome = match &self.config.options.coordinator {
-                None => self.join(request.clone()).await.map_err(|refusal| refusal.error),
+                None => {
+                    self.join(request.clone(), self.peers.session()).await.map_err(|refusal| refusal.error)
+                }
                 Some(address) => self
                     .peers
                     .call_address(COORDINATOR, address, Header::request(JoinPool::KIND), &request)

@@ -4,14 +4,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
 
-use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId};
+use ramlace_base::{Error, ErrorKind, Result, ServerId, SessionId, limits};
 use ramlace_transport::nonblocking::Connection;
 use ramlace_transport::trace::RequestName;
 use ramlace_transport::{Address, ClientKey, Failure, TakeBody};
 use ramlace_wire::session::{OpenSession, SessionKind};
 use ramlace_wire::{ClusterMap, Header, Request, decode_reply, encode_body};
+use tokio::sync::Semaphore;
 
 use crate::cause;
 
@@ -19,6 +21,10 @@ use crate::cause;
 pub const PEER_DEADLINE: Duration = Duration::from_millis(2_000);
 /// Idle connections kept for each server.
 const IDLE_CONNECTIONS_MAX: usize = 4;
+/// Connections to one server that are being opened at once: far fewer than it lets wait for their greeting
+/// ([`limits::CONNECTIONS_UNPROVEN_MAX`]), since other servers may be on the same machine. More would take each other's
+/// places. Those that are open have no limit: a call may wait for one in the other direction.
+const OPENED_AT_ONCE_MAX: usize = limits::CONNECTIONS_UNPROVEN_MAX / 8;
 
 /// The client side towards the other servers.
 pub struct Peers {
@@ -28,12 +34,20 @@ pub struct Peers {
     calls: Cell<u32>,
     label: String,
     idle: RefCell<HashMap<String, Vec<Connection>>>,
+    /// By address, turns to open a connection.
+    turns: RefCell<HashMap<String, Rc<Semaphore>>>,
 }
 
 impl Peers {
     /// `session`: a new id that identifies this process in its calls.
     pub fn new(key: ClientKey, session: SessionId, label: String) -> Peers {
-        Peers { key: RefCell::new(key), session, calls: Cell::new(0), label, idle: RefCell::default() }
+        let (idle, turns) = Default::default();
+        Peers { key: RefCell::new(key), session, calls: Cell::new(0), label, idle, turns }
+    }
+
+    /// What identifies this process in its calls.
+    pub fn session(&self) -> SessionId {
+        self.session
     }
 
     /// Proves identity by this key from now on.
@@ -146,8 +160,20 @@ impl Peers {
         self.idle.borrow_mut().get_mut(address)?.pop()
     }
 
+    fn turns_of(&self, address: &str) -> Rc<Semaphore> {
+        let mut turns = self.turns.borrow_mut();
+        // Servers move seldom; those that nobody asks any more need none.
+        if !turns.contains_key(address) {
+            turns.retain(|_, turns| turns.available_permits() < OPENED_AT_ONCE_MAX);
+        }
+        let new = || Rc::new(Semaphore::new(OPENED_AT_ONCE_MAX));
+        turns.entry(address.to_owned()).or_insert_with(new).clone()
+    }
+
     async fn connect(&self, server: ServerId, address: &str) -> Result<Connection> {
         let connecting = async {
+            let turns = self.turns_of(address);
+            let _turn = turns.acquire().await.expect("nobody closes it");
             let place = Address::Tcp(address.to_owned());
             let key = self.key.borrow().clone();
             let mut connection = Connection::connect(&place, &key, Some(server)).await?;
@@ -161,5 +187,46 @@ impl Peers {
         tokio::time::timeout(PEER_DEADLINE, connecting)
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::HostDown, format!("{address} does not answer"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use ramlace_wire::session::GetServerStatus;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::testing::{run, secret};
+
+    /// While a crowd of calls to one server begins, connections to it in their greeting.
+    async fn greeting_at_once(calls: usize) -> usize {
+        // It answers no greeting, so that none ends.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let peers = Rc::new(Peers::new(secret().peer_key(), SessionId([1; 16]), "test".into()));
+        let mut asking = tokio::task::JoinSet::new();
+        for _ in 0..calls {
+            let (peers, address) = (peers.clone(), address.clone());
+            asking.spawn_local(async move {
+                let header = Header::request(GetServerStatus::KIND);
+                peers.call_address(ServerId(1), &address, header, &GetServerStatus {}).await.map(drop)
+            });
+        }
+        let mut greeting = Vec::new();
+        let quiet = Duration::from_millis(200);
+        while let Ok(come) = tokio::time::timeout(quiet, listener.accept()).await {
+            greeting.push(come.unwrap());
+        }
+        greeting.len()
+    }
+
+    #[test]
+    fn a_crowd_of_calls_takes_a_few_of_the_places_for_those_who_have_not_greeted() {
+        run(async {
+            assert_eq!(greeting_at_once(100).await, OPENED_AT_ONCE_MAX);
+            assert_eq!(greeting_at_once(3).await, 3);
+        });
     }
 }

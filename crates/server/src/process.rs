@@ -191,30 +191,52 @@ pub async fn accept_all(server: Rc<Server>, mut listener: Listener) {
     }
 }
 
+/// When silent sessions are looked for.
+struct Rounds {
+    /// The next round begins no sooner: a session that could not be ended has expired long before it.
+    earliest: Instant,
+}
+
+impl Rounds {
+    /// When the next round begins, with a session that expires at this moment.
+    fn due(&self, expiry: Instant) -> Instant {
+        expiry.max(self.earliest)
+    }
+
+    /// A round ends; there may be room for what it left when a pause is over.
+    fn end(&mut self, now: Instant, is_left: bool) {
+        self.earliest = if is_left { now + LATE / 2 } else { now };
+    }
+}
+
 /// Ends sessions that have sent nothing for too long. Sleeps while there are no sessions.
 pub async fn end_silent_sessions(server: Rc<Server>) {
     let _bug = BugEndsProcess;
+    let mut rounds = Rounds { earliest: clock::instant() };
     loop {
         let next = server.durable.borrow().sessions.next_expiry();
         let Some(moment) = next else {
             server.session_began.notified().await;
             continue;
         };
-        tokio::time::sleep_until(moment.into()).await;
+        let due = rounds.due(moment);
+        tokio::time::sleep_until(due.into()).await;
         let now = clock::instant();
-        if now.duration_since(moment) >= LATE {
+        if now.duration_since(due) >= LATE {
             // This process itself was suspended: what sessions sent meanwhile still has to be read.
             server.durable.borrow_mut().sessions.note_all_alive(now);
         }
         let expired = server.durable.borrow().sessions.expired(now);
+        let mut is_left = false;
         for session in expired {
             match connection::end_session(&server, session) {
                 // There may be room later: the session ends then.
-                Err(error) if error.kind() == ErrorKind::NoSpace => tokio::time::sleep(LATE / 2).await,
+                Err(error) if error.kind() == ErrorKind::NoSpace => is_left = true,
                 Err(error) => crate::durable::fatal(&error),
                 Ok(()) => {}
             }
         }
+        rounds.end(now, is_left);
     }
 }
 
@@ -242,5 +264,29 @@ impl Ready {
             // The process that started the server may have ended.
             let _ = rustix::io::write(&fd, format!("{line}\n").as_bytes());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_cannot_be_ended_for_want_of_room_makes_no_round_late() {
+        let expiry = clock::instant();
+        let mut rounds = Rounds { earliest: expiry };
+        let mut now = expiry;
+        for _ in 0..10 {
+            let due = rounds.due(expiry);
+            assert!(due <= now, "it begins as soon as the pause is over");
+            assert!(now - due < LATE, "nobody was suspended");
+            rounds.end(now, true);
+            now += LATE / 2;
+        }
+        // A process that is suspended in the pause is late all the same.
+        assert!(now + LATE - rounds.due(expiry) >= LATE);
+        // Without such a session nothing is put off.
+        rounds.end(now, false);
+        assert_eq!(rounds.due(now + LATE), now + LATE);
     }
 }

@@ -93,6 +93,8 @@ struct Run {
     coordinator: Coordinator,
     home: SlotValue,
     servers: Vec<Server>,
+    /// How often one of them has started: each time as another process.
+    starts: u128,
     files: Vec<File>,
     /// A file that is being cut: answered when all of its lanes have acknowledged that.
     cutting: Option<Cutting>,
@@ -119,6 +121,7 @@ pub fn run_losing(seed: u64, bug: LossBug) -> Result<LossTally, String> {
         coordinator: Coordinator::new(config).map_err(|error| error.to_string())?,
         home: SlotValue::new(HOME),
         servers: (0..SERVERS).map(|_| Server::default()).collect(),
+        starts: 0,
         files: Vec::new(),
         cutting: None,
         sequence: 0,
@@ -187,8 +190,9 @@ impl Run {
             forgotten: false,
         };
         let join = JoinPool { entry, keeps_store };
+        self.starts += 1;
         self.coordinator
-            .step(Input::Join { join, holder_lives: false })
+            .step(Input::Join { join, process: SessionId(self.starts.to_be_bytes()), holder_lives: false })
             .map_err(|error| format!("a server cannot join: {error}"))?;
         let of_server = &mut self.servers[usize::from(server)];
         (of_server.is_up, of_server.has_store) = (true, true);

@@ -69,6 +69,20 @@ impl DataDesk {
         numbers.iter().any(|number| leases.is_waited(*number))
     }
 
+    /// Fences the holders whose time is over. The tasks that wait here do it by themselves: this is for what is
+    /// asked from outside, by those who wait elsewhere.
+    pub fn end_late(&self) {
+        if self.leases.borrow_mut().pass(self.now()) {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Whether no answer has to wait for any of these, now.
+    pub fn is_over(&self, numbers: &[u64]) -> bool {
+        self.end_late();
+        !self.is_any_waited(numbers)
+    }
+
     /// Waits until no answer to a change has to wait for these any more.
     pub async fn pass(&self, numbers: &[u64]) {
         self.pass_while(numbers, DataLeases::is_waited).await;
@@ -180,11 +194,7 @@ impl DataDesk {
         let end = self.began + Duration::from_millis(end.map_or(self.now() + 1_000, |end| end + 1));
         tokio::select! {
             () = self.changed.notified() => {}
-            () = sleep_until(end.into()) => {
-                if self.leases.borrow_mut().pass(self.now()) {
-                    self.changed.notify_waiters();
-                }
-            }
+            () = sleep_until(end.into()) => self.end_late(),
         }
     }
 }
@@ -212,6 +222,24 @@ mod tests {
             &mut |range| Ok(vec![0; range.length() as usize]);
         desk.change_leases(|leases| leases.before_change(PLACE, session(2), range, Change::Write, read, 1))
             .unwrap();
+    }
+
+    // SEMANTICS 114.5
+    #[test]
+    fn whoever_asks_from_elsewhere_whether_a_recall_is_over_waits_for_no_holder_whose_time_is_over() {
+        let age = Duration::from_millis(limits::DATA_RECALL_MILLIS);
+        let desk = DataDesk::new(DataLeases::default(), 1, clock::instant() - age);
+        let whole = ByteRange { start: 0, end: u64::MAX };
+        let recall = |session, now| {
+            let mut leases = desk.leases.borrow_mut();
+            leases.keep(PLACE, session, whole, now);
+            assert!(leases.recall_from(PLACE, session, now));
+            leases.unacknowledged(session, 0)[0].number
+        };
+        let (late, in_time) = (recall(session(1), 0), recall(session(3), desk.now()));
+        // No task of this server waits for them.
+        assert!(desk.is_over(&[late]));
+        assert!(!desk.is_over(&[late, in_time]));
     }
 
     // SEMANTICS 117.6

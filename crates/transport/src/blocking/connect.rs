@@ -36,10 +36,16 @@ fn time_left(deadline: Instant) -> Result<Duration> {
 }
 
 fn connect_tcp(place: &str, deadline: Instant) -> Outcome {
+    connect_to_one(&resolve(place, deadline)?, deadline)
+}
+
+/// The first address that answers. Each has its part of the time: one that swallows everything must not use up
+/// that of those behind it.
+fn connect_to_one(addresses: &[SocketAddr], deadline: Instant) -> Outcome {
     let mut last = ConnectFailure::from(Error::new(ErrorKind::HostDown, "the name has no address"));
     let mut refused = true;
-    for address in resolve(place, deadline)? {
-        match TcpStream::connect_timeout(&address, time_left(deadline)?) {
+    for (address, left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        match TcpStream::connect_timeout(address, time_left(deadline)? / left) {
             Ok(stream) => {
                 prepare_tcp(&stream)?;
                 return Ok(stream.into());
@@ -130,4 +136,41 @@ fn receive_exactly(line: &Line, into: &mut [u8], deadline: Instant) -> Result<()
         filled += line.receive_some(&mut into[filled..], None, deadline)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listener whose queue is full: what connects to it waits for ever, as for a machine that is not there.
+    fn black_hole() -> (std::net::TcpListener, Vec<OwnedFd>) {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket_with};
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket =
+            || socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        let listener = socket();
+        bind(&listener, &any).unwrap();
+        listen(&listener, 0).unwrap();
+        let listener = std::net::TcpListener::from(listener);
+        let address = listener.local_addr().unwrap();
+        let full = (0..4).map(|_| {
+            let one = socket();
+            // It is under way.
+            let _ = connect(&one, &address);
+            one
+        });
+        let full = full.collect();
+        (listener, full)
+    }
+
+    #[test]
+    fn an_address_behind_one_that_swallows_everything_is_reached_in_time() {
+        let (hole, _full) = black_hole();
+        let there = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [hole.local_addr().unwrap(), there.local_addr().unwrap()];
+        connect_to_one(&addresses, Instant::now() + Duration::from_secs(4))
+            .map_err(|failure| failure.error)
+            .unwrap();
+        assert!(there.accept().is_ok());
+    }
 }

@@ -1,15 +1,16 @@
 //! Servers are clients of each other: they pass through the same handshake.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ramlace_base::{Error, ErrorKind, Result, ServerId, limits};
 use ramlace_wire::preamble::{PREAMBLE_BYTES, Preamble};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 
 use super::accept::{receive_exactly, send_all};
 use super::connection::Connection;
@@ -30,7 +31,7 @@ impl Connection {
     /// with the server's own line when it refuses. All of them name the address.
     pub async fn connect(address: &Address, key: &ClientKey, wanted: Option<ServerId>) -> Result<Connection> {
         let limit = Duration::from_millis(limits::HANDSHAKE_MILLIS_MAX);
-        let connecting = connect(address, key, wanted);
+        let connecting = connect(address, key, wanted, Instant::now() + limit);
         let connected = tokio::time::timeout(limit, connecting).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::TimedOut, format!("no connection within {} ms", limit.as_millis())))
         });
@@ -44,9 +45,10 @@ async fn connect(
     address: &Address,
     key: &ClientKey,
     wanted: Option<ServerId>,
+    deadline: Instant,
 ) -> Result<(Rc<Socket>, Answered)> {
     let socket = match address {
-        Address::Tcp(place) => connect_tcp(place).await?,
+        Address::Tcp(place) => connect_tcp(place, deadline).await?,
         Address::Unix(path) => connect_unix(path).await?,
     };
     let is_unix = matches!(address, Address::Unix(_));
@@ -59,11 +61,27 @@ fn unreachable(error: &std::io::Error) -> Error {
     Error::new(ErrorKind::HostDown, format!("connecting: {error}; is the server running?"))
 }
 
-async fn connect_tcp(place: &str) -> Result<OwnedFd> {
-    let stream = TcpStream::connect(place).await.map_err(|error| unreachable(&error))?;
+async fn connect_tcp(place: &str, deadline: Instant) -> Result<OwnedFd> {
+    let addresses: Vec<SocketAddr> = lookup_host(place).await.map_err(|error| unreachable(&error))?.collect();
+    let stream = connect_to_one(&addresses, deadline).await?;
     let stream = stream.into_std().map_err(|error| unreachable(&error))?;
     prepare_tcp(&stream)?;
     Ok(stream.into())
+}
+
+/// The first address that answers. Each has its part of the time: one that swallows everything must not use up
+/// that of those behind it.
+async fn connect_to_one(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream> {
+    let mut last = Error::new(ErrorKind::HostDown, "the name has no address");
+    for (address, left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let part = deadline.saturating_duration_since(Instant::now()) / left;
+        match tokio::time::timeout(part, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = unreachable(&error),
+            Err(_) => last = Error::new(ErrorKind::TimedOut, "no connection within the deadline"),
+        }
+    }
+    Err(last)
 }
 
 async fn connect_unix(path: &Path) -> Result<OwnedFd> {
@@ -99,4 +117,44 @@ async fn shake_hands(
     answered.protection.check_on(is_unix)?;
     send_all(socket, &answered.confirmation).await?;
     Ok(answered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listener whose queue is full: what connects to it waits for ever, as for a machine that is not there.
+    fn black_hole() -> (std::net::TcpListener, Vec<OwnedFd>) {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket_with};
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket =
+            || socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        let listener = socket();
+        bind(&listener, &any).unwrap();
+        listen(&listener, 0).unwrap();
+        let listener = std::net::TcpListener::from(listener);
+        let address = listener.local_addr().unwrap();
+        let full = (0..4).map(|_| {
+            let one = socket();
+            // It is under way.
+            let _ = connect(&one, &address);
+            one
+        });
+        let full = full.collect();
+        (listener, full)
+    }
+
+    #[test]
+    fn an_address_behind_one_that_swallows_everything_is_reached_in_time() {
+        let (hole, _full) = black_hole();
+        let there = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [hole.local_addr().unwrap(), there.local_addr().unwrap()];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let limit = Instant::now() + Duration::from_secs(4);
+        runtime.block_on(async {
+            let connected = tokio::time::timeout_at(limit.into(), connect_to_one(&addresses, limit)).await;
+            connected.expect("it took all of the time").unwrap();
+        });
+        assert!(there.accept().is_ok());
+    }
 }

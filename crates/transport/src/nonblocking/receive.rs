@@ -35,7 +35,8 @@ impl Connection {
     }
 
     pub(super) async fn read_frame(&mut self) -> Result<Option<(Header, Vec<u8>)>> {
-        self.socket.take_turn(0).await;
+        self.socket.count(0);
+        self.socket.give_turn().await;
         if self.output.len() - self.output_sent > limits::CONNECTION_OUTPUT_BYTES_MAX {
             self.send_output().await?;
         }
@@ -278,6 +279,8 @@ impl Connection {
         }
         self.flush_before_waiting(cursor.left() > 0).await?;
         while cursor.left() > 0 {
+            // Not between the look at the sender and the receive.
+            self.socket.give_turn().await;
             self.check_sender_now()?;
             let receive = |socket: BorrowedFd<'_>| raw::receive(socket, cursor);
             let received = self.socket.receive(self.patience(), UNTIL_WOULD_BLOCK, receive).await?;

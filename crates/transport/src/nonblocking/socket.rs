@@ -88,13 +88,15 @@ impl Socket {
     /// Receives once. `wanted`: bytes that `receive` asks for; fewer mean that no more are there.
     /// 0 at the end of the stream.
     ///
-    /// `receive` is not called any more once the connection is cancelled.
+    /// `receive` is not called any more once the connection is cancelled. After it nothing is waited for: whoever
+    /// drops this while it waits has lost no byte.
     pub(super) async fn receive(
         &self,
         patience: Patience,
         wanted: usize,
         mut receive: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Result<usize> {
+        self.give_turn().await;
         loop {
             let mut guard = match self.readable_soon(patience).await {
                 Some(guard) => guard,
@@ -102,8 +104,7 @@ impl Socket {
             };
             self.check_cancelled()?;
             if let Some(count) = transferred(&mut guard, wanted, receive(self.as_fd()), "receiving")? {
-                drop(guard);
-                self.take_turn(count).await;
+                self.count(count);
                 return Ok(count);
             }
         }
@@ -136,6 +137,7 @@ impl Socket {
         wanted: usize,
         mut send: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Result<usize> {
+        self.give_turn().await;
         let count = loop {
             self.check_cancelled()?;
             match send(self.as_fd()) {
@@ -150,7 +152,7 @@ impl Socket {
                 Err(error) => return Err(Error::from_io(&error, "sending")),
             }
         };
-        self.take_turn(count).await;
+        self.count(count);
         Ok(count)
     }
 
@@ -181,11 +183,15 @@ impl Socket {
         }
     }
 
-    /// Counts work; after enough of it the other tasks have their turn.
-    pub(super) async fn take_turn(&self, bytes: usize) {
-        let turn = self.turn.get() + bytes + STEP_BYTES;
-        self.turn.set(turn);
-        if turn >= TURN_BYTES_MAX {
+    /// Counts a step of work.
+    pub(super) fn count(&self, bytes: usize) {
+        self.turn.set(self.turn.get() + bytes + STEP_BYTES);
+    }
+
+    /// After enough work the other tasks have their turn: before the next step, since what a step has moved would be
+    /// forgotten if its caller were dropped between it and the note of it.
+    pub(super) async fn give_turn(&self) {
+        if self.turn.get() >= TURN_BYTES_MAX {
             self.turn.set(0);
             tokio::task::yield_now().await;
         }
@@ -265,5 +271,84 @@ impl Canceller {
         if let Some(socket) = self.0.upgrade() {
             socket.shut_down();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use ramlace_base::ServerId;
+    use ramlace_wire::{Header, Kind};
+    use rustix::net::{AddressFamily, SocketType, socketpair};
+
+    use super::*;
+    use crate::nonblocking::Connection;
+    use crate::seal::{FrameKeys, Protection, Seal};
+
+    const FRAMES: u32 = 50;
+    /// More than an input buffer holds, and than one record does.
+    const DATA_BYTES: usize = 70_000;
+
+    fn pair(protection: Protection) -> [Connection; 2] {
+        let flags = rustix::net::SocketFlags::NONBLOCK;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let connection = |socket, send, receive| {
+            let keys = FrameKeys { send: [send; 32], receive: [receive; 32] };
+            rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4 * DATA_BYTES).unwrap();
+            let socket = Rc::new(Socket::new(socket).unwrap());
+            Connection::new(socket, "a test".into(), ServerId(0), Seal::new(&keys, protection))
+        };
+        [connection(one, 1, 2), connection(other, 2, 1)]
+    }
+
+    /// Polls once: a future that is not ready is dropped where it waits.
+    async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await
+    }
+
+    /// Sends frames with data, of which each receives as many, from both sides at once. Each call comes to its turn's
+    /// end with its next step, and is dropped wherever it waits.
+    async fn exchange(protection: Protection) {
+        let mut sides = pair(protection);
+        let data = vec![7; DATA_BYTES];
+        let (mut sent, mut received) = ([0; 2], [0; 2]);
+        for _ in 0..100_000 {
+            for (side, connection) in sides.iter_mut().enumerate() {
+                if sent[side] < FRAMES && sent[side] == received[side] {
+                    sent[side] += 1;
+                    let header = Header { call: sent[side], ..Header::request(Kind::WriteChunk) };
+                    connection.queue_reply(header, &[9; 100], &data);
+                }
+                for turn in [STEP_BYTES + 1, 2 * STEP_BYTES + 1] {
+                    connection.socket.turn.set(TURN_BYTES_MAX - turn);
+                    if let Some(request) = at_once(connection.read_request()).await {
+                        let (header, body) = request.unwrap().expect("the other side has not ended");
+                        received[side] += 1;
+                        assert_eq!((header.call, &body[..]), (received[side], &[9; 100][..]));
+                    }
+                }
+            }
+            if received == [FRAMES; 2] {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("{received:?} frames came of {sent:?}");
+    }
+
+    #[test]
+    fn a_call_that_is_dropped_at_the_end_of_its_turn_repeats_and_loses_no_byte() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for protection in [Protection::Nothing, Protection::Heads, Protection::Everything] {
+                exchange(protection).await;
+            }
+        });
     }
 }
