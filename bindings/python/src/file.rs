@@ -1,5 +1,6 @@
 //! An open file: positional reads and writes.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
@@ -13,6 +14,7 @@ use crate::buffer::Bytes;
 use crate::error::detached;
 use crate::info::{Layout, Stat};
 use crate::mapping::{Copy, Mapping};
+use crate::owned::give_back;
 use crate::waiting::{interruptible, timeout_of};
 
 /// What the client calls it; an array is a file whose attributes say more.
@@ -30,19 +32,49 @@ impl Opened {
     }
 }
 
+/// An open file, shared by the calls that use it. The last one to drop it closes it, which may ask a server.
+#[derive(Clone)]
+struct Held(Option<Arc<Opened>>);
+
+impl Held {
+    /// The file, where nobody else holds it.
+    fn into_inner(mut self) -> Option<Opened> {
+        self.0.take().and_then(Arc::into_inner)
+    }
+}
+
+impl Deref for Held {
+    type Target = Opened;
+
+    fn deref(&self) -> &Opened {
+        match &self.0 {
+            Some(file) => file,
+            None => unreachable!("it is taken where it ends alone"),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(last) = self.0.take().and_then(Arc::into_inner) {
+            give_back(last);
+        }
+    }
+}
+
 /// An open file of a pool. Offsets and sizes are bytes.
 #[pyclass(frozen, module = "ramlace._native")]
 pub(crate) struct File {
     /// `None` once it is closed. Calls under way keep the file for themselves until they return.
-    file: Mutex<Option<Arc<Opened>>>,
+    file: Mutex<Option<Held>>,
 }
 
 impl File {
     pub(crate) fn new(file: Opened) -> File {
-        File { file: Mutex::new(Some(Arc::new(file))) }
+        File { file: Mutex::new(Some(Held(Some(Arc::new(file))))) }
     }
 
-    fn get(&self) -> PyResult<Arc<Opened>> {
+    fn get(&self) -> PyResult<Held> {
         let file = self.file.lock();
         file.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file."))
     }
@@ -131,18 +163,12 @@ impl File {
     ) -> PyResult<bool> {
         let file = self.get()?;
         let (range, kind) = (ByteRange { start, end }, kind_of(exclusive));
-        let locked = if timeout == Some(0.0) {
-            detached(py, || file.file().try_lock(range, kind))?
-        } else {
-            let timeout = timeout_of(timeout)?;
-            interruptible(py, |pause| file.file().lock_with(range, kind, timeout, pause)).map(|()| true)?
-        };
-        // A signal that came with the lock is raised here: the caller would have nothing to unlock it by.
-        if locked && let Err(signal) = py.check_signals() {
-            let _ = detached(py, || file.file().unlock(range));
-            return Err(signal);
+        // Both look for signals once more when the lock is there: a caller that gets one has nothing to unlock it by.
+        if timeout == Some(0.0) {
+            return interruptible(py, |pause| file.file().try_lock_with(range, kind, pause));
         }
-        Ok(locked)
+        let timeout = timeout_of(timeout)?;
+        interruptible(py, |pause| file.file().lock_with(range, kind, timeout, pause)).map(|()| true)
     }
 
     /// Unlocks the bytes from `start` to `end` (0: all that follow).
@@ -252,15 +278,15 @@ impl File {
     /// Gives the file back; nothing happens the second time.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.file.lock().take();
-        match file.map(Arc::try_unwrap) {
-            Some(Ok(Opened::File(file))) => detached(py, || file.close()),
+        match file.and_then(Held::into_inner) {
+            Some(Opened::File(file)) => detached(py, || file.close()),
             // An array closes its file when it is dropped; that may ask a server.
-            Some(Ok(array)) => detached(py, || {
+            Some(array) => detached(py, || {
                 drop(array);
                 Ok(())
             }),
             // A call in another thread still uses it, or it was kept for one; the last one closes it.
-            Some(Err(_)) | None => Ok(()),
+            None => Ok(()),
         }
     }
 }

@@ -33,7 +33,7 @@ impl SlotState {
         let owner = LockOwner { session, owner: request.owner };
         let SetLock { table, start, end, pid, number, detects, .. } = request;
         let asked = self.with_locks(request.inode, effects, |locks| {
-            locks.settle(session, request.settled_below);
+            locks.settle(owner, request.settled_below);
             match request.kind {
                 Some(kind) => {
                     let lock = Lock { owner, kind, start, end, pid };
@@ -57,10 +57,9 @@ impl SlotState {
         effects: &mut Vec<Effect>,
     ) -> Step {
         let session = caller.token.session;
-        let CancelLock { inode, number, take_back, settled_below } = request;
+        let CancelLock { inode, number, take_back } = request;
         let file = self.locked_file(inode)?;
         let outcome = self.with_locks(inode, effects, |locks| {
-            locks.settle(session, settled_below);
             match locks.known(session, number) {
                 Some(Known::Granted) if !take_back => return LockOutcome::Granted,
                 Some(Known::Granted) => locks.take_back(session, number),

@@ -19,9 +19,8 @@ use crate::record::Record;
 use crate::server::Server;
 use crate::server::watched::Watched;
 
-/// What the answer to the cancellation of a change takes that was answered before: acknowledging more than this makes room.
-const ANSWERED_BYTES: u64 = 64;
-/// The same where the change is refused from now on, which is kept, too.
+/// What the answer to a cancelled change takes, and that it is refused from now on: acknowledging more than this makes room. A change that
+/// was answered is cancelled in any case: its own answer is what keeps others from being acknowledged.
 const CANCELLED_BYTES: u64 = 256;
 /// The pause before slots that were lost are handled again, if there was no room for it.
 const NOTICE_PAUSE: Duration = Duration::from_millis(100);
@@ -167,7 +166,7 @@ impl Server {
                         let sequence = request.sequence;
                         let is_answered =
                             sequence < acknowledged_below || state.has_answered(Token { sequence, ..token });
-                        acknowledged > if is_answered { ANSWERED_BYTES } else { CANCELLED_BYTES }
+                        is_answered || acknowledged > CANCELLED_BYTES
                     }
                     _ => false,
                 };

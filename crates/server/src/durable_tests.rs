@@ -388,10 +388,7 @@ fn what_frees_memory_or_ends_something_finds_room_in_a_full_store() {
         ("the end of passthroughs", lane(LaneChange::PassthroughsOver { lane: known, number: 1 })),
         ("a lane that is dropped", lane(LaneChange::Dropped { lane: known })),
         ("an unlock", client(lock(None))),
-        (
-            "a lock's wait",
-            client(Op::CancelLock(CancelLock { inode, number: 1, take_back: true, settled_below: 0 })),
-        ),
+        ("a lock's wait", client(Op::CancelLock(CancelLock { inode, number: 1, take_back: true }))),
         ("a cycle", command(Origin::Server, Op::EndLockWait(EndLockWait { inode, session, wait: 1 }))),
         ("leaving", client(Op::LeaveBarrier(LeaveBarrier { name: b"b".to_vec(), member: 0, wait: 1 }))),
         ("unlink", client(Op::Unlink(Unlink { parent, name: name.clone() }))),

@@ -95,7 +95,8 @@ pub struct SetLock {
     pub number: u64,
     /// It waits where another lock conflicts.
     pub waits: bool,
-    /// The session knows what became of all its requests with lower numbers, and takes none of them back.
+    /// The session knows what became of all requests of this owner for locks of this file with lower numbers, and takes none of
+    /// them back.
     pub settled_below: u64,
     /// Its owner waits for nothing else meanwhile: cycles with it are deadlocks.
     pub detects: bool,
@@ -135,8 +136,6 @@ pub struct CancelLock {
     /// unlocked since, nothing changes, and where others hold a lock that conflicts with an exclusive one that the
     /// request had made a shared one, that stays.
     pub take_back: bool,
-    /// As in [`SetLock::settled_below`].
-    pub settled_below: u64,
 }
 
 impl Request for CancelLock {

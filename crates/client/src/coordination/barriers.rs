@@ -15,7 +15,7 @@ use crate::coordination::locking::soon;
 use crate::coordination::parked::{Slept, Wake, end_of};
 use crate::pool::locator::ShownPath;
 use crate::session::pending::{Acknowledged, Message};
-use crate::session::retry::is_unacknowledged;
+use crate::session::retry::{is_unacknowledged, lacks_room};
 
 impl Pool {
     /// Comes to the barrier `name` (1 to 255 bytes) as one of `parties` members, `member` being its number
@@ -101,7 +101,7 @@ impl Client {
 
     fn leave_barrier(self: &Arc<Client>, slot: Slot, leave: LeaveBarrier) -> Result<BarrierLeft> {
         let left = self.change(slot, &leave, soon());
-        if left.as_ref().is_err_and(is_unacknowledged) {
+        if left.as_ref().is_err_and(|error| is_unacknowledged(error) || lacks_room(error)) {
             self.send_later(Message::LeaveBarrier(slot, leave));
         }
         left

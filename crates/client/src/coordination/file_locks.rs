@@ -61,20 +61,23 @@ impl File {
         mut pause: impl FnMut() -> Result<()>,
     ) -> Result<()> {
         let mut stopped = None;
-        let pause = || pause().inspect_err(|error| stopped = Some(error.clone()));
-        let request = self.wait_for_lock(range, kind, timeout, pause)?;
+        let request = self.wait_for_lock(range, kind, timeout, || {
+            pause().inspect_err(|error| stopped = Some(error.clone()))
+        })?;
+        self.confirm(range, request, stopped.map_or_else(pause, Err))
+    }
+
+    /// A lock was granted: it stays if its caller still wants it and its bytes are refreshed. Otherwise its caller does not know
+    /// of it, and would never unlock it.
+    fn confirm(&self, range: ByteRange, request: SetLock, wanted: Result<()>) -> Result<()> {
         let client = &self.handle()?.session;
-        match stopped {
-            None => {
-                client.waits.settle(request.number);
-                self.refresh_locked(range)
-            }
-            // Who has stopped to wait does not know of the lock, and would never unlock it.
-            Some(error) => {
-                client.take_back(request);
-                Err(self.tell(error))
-            }
+        let end = if range.start >= range.end { LOCK_END } else { range.end };
+        let confirmed = wanted.and_then(|()| self.refresh_range(ByteRange { end, ..range }));
+        match &confirmed {
+            Ok(()) => client.waits.settle(request.number),
+            Err(_) => client.take_back(request),
         }
+        confirmed.map_err(|error| self.tell(error))
     }
 
     fn wait_for_lock(
@@ -120,17 +123,32 @@ impl File {
 
     /// Locks a range if no other lock conflicts; returns whether it did.
     pub fn try_lock(&self, range: ByteRange, kind: LockKind) -> Result<bool> {
-        let locked = self.set_lock(&self.own_lock(range, Some(kind))?)?.is_some();
-        if locked {
-            self.refresh_locked(range)?;
-        }
-        Ok(locked)
+        self.try_lock_with(range, kind, || Ok(()))
     }
 
-    /// A lock was granted: refreshes what it covers. If that fails, the lock is given back.
-    fn refresh_locked(&self, range: ByteRange) -> Result<()> {
-        let end = if range.start >= range.end { LOCK_END } else { range.end };
-        self.refresh_range(ByteRange { end, ..range }).inspect_err(|_| _ = self.unlock(range))
+    /// The same; `wanted` is asked when the lock is there, and says whether it is to stay.
+    #[doc(hidden)]
+    pub fn try_lock_with(
+        &self,
+        range: ByteRange,
+        kind: LockKind,
+        wanted: impl FnOnce() -> Result<()>,
+    ) -> Result<bool> {
+        let request = self.own_lock(range, Some(kind))?;
+        let handle = self.handle()?;
+        self.push_times_before(handle, kind)?;
+        let asked = handle.session.begin_set_lock(self.lock_request(&request));
+        let (locked, request) = asked.map_err(|error| self.tell(error))?;
+        match locked {
+            Some(file) => {
+                learn(handle, file);
+                self.confirm(range, request, wanted()).map(|()| true)
+            }
+            None => {
+                handle.session.waits.settle(request.number);
+                Ok(false)
+            }
+        }
     }
 
     /// Unlocks a range. Bytes that are not locked are ignored.
@@ -154,18 +172,34 @@ impl File {
     /// Locks or unlocks without waiting; `None` when another lock conflicts.
     pub fn set_lock(&self, request: &LockRequest) -> Result<Option<LockedFile>> {
         let handle = self.handle()?;
-        // The next owner of a lock on these bytes shall see when they were written.
         let pushed = match request.kind {
-            Some(LockKind::Exclusive) => Ok(()),
-            _ => handle.session.push_times(self.inode()),
+            Some(kind) => {
+                self.push_times_before(handle, kind)?;
+                Ok(())
+            }
+            // What is to be unlocked is, whatever becomes of the times.
+            None => self.push_times(handle),
         };
         let locked = handle.session.set_lock(self.lock_request(request)).map_err(|error| self.tell(error))?;
         if let Some(file) = locked {
             learn(handle, file);
         }
-        match pushed {
+        pushed.map(|()| locked)
+    }
+
+    /// A lock that others may share gives away what its owner has written under an exclusive one.
+    fn push_times_before(&self, handle: &Handle, kind: LockKind) -> Result<()> {
+        match kind {
+            LockKind::Exclusive => Ok(()),
+            LockKind::Shared => self.push_times(handle),
+        }
+    }
+
+    /// The next owner of a lock on these bytes shall see when they were written.
+    fn push_times(&self, handle: &Handle) -> Result<()> {
+        match handle.session.push_times(self.inode()) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(self.tell(error)),
-            _ => Ok(locked),
+            _ => Ok(()),
         }
     }
 

@@ -13,7 +13,7 @@ use ramlace_wire::locks::{
 use crate::client::Client;
 use crate::coordination::waits::{Asked, AskedFor, OnEnd, Search};
 use crate::session::pending::{Acknowledged, Message, Subject};
-use crate::session::retry::is_unacknowledged;
+use crate::session::retry::{is_unacknowledged, lacks_room};
 
 /// Errors of a request for a lock with which its home says that nothing has happened, and nothing waits.
 const REFUSALS: [ErrorKind; 5] = [
@@ -50,16 +50,24 @@ impl Client {
     /// Locks or unlocks without waiting; `None` when another lock conflicts. A lock of which the home's answer is lost is taken
     /// back.
     pub(crate) fn set_lock(self: &Arc<Client>, request: SetLock) -> Result<Option<LockedFile>> {
+        let (locked, request) = self.begin_set_lock(request)?;
+        self.waits.settle(request.number);
+        Ok(locked)
+    }
+
+    /// The same. The request that is returned has a number: its lock can be taken back until that is settled
+    /// ([`crate::coordination::waits::Waits::settle`]).
+    pub(crate) fn begin_set_lock(
+        self: &Arc<Client>,
+        request: SetLock,
+    ) -> Result<(Option<LockedFile>, SetLock)> {
         self.send_pending(Subject::Locks(request.inode), self.deadline())?;
         if request.kind.is_none() {
-            return Ok(granted(self.send_lock(&request, self.deadline())?));
+            return Ok((granted(self.send_lock(&request, self.deadline())?), request));
         }
-        let request = SetLock { number: self.waits.new_number(), ..request };
+        let request = SetLock { number: self.waits.new_number(&request), ..request };
         match self.send_lock(&request, self.deadline()) {
-            Ok(answer) => {
-                self.waits.settle(request.number);
-                Ok(granted(answer))
-            }
+            Ok(answer) => Ok((granted(answer), request)),
             Err(error) => {
                 self.take_back_later(request, &error);
                 Err(error)
@@ -67,8 +75,9 @@ impl Client {
         }
     }
 
-    /// Locks, and waits if another lock conflicts: then `on_end` is called with the end of the wait. The request that is returned
-    /// has the wait's number. Unless it `settles`, its lock can be taken back until [`Waits::settle`] is called.
+    /// Locks, and waits if another lock conflicts: then `on_end` is called with the end of the wait. The request that is
+    /// returned has the wait's number. Unless it `settles`, its lock can be taken back until that is settled
+    /// ([`crate::coordination::waits::Waits::settle`]).
     pub(crate) fn set_lock_later(
         self: &Arc<Client>,
         request: SetLock,
@@ -95,7 +104,12 @@ impl Client {
         let waited = match self.listen_to(request.inode.slot()) {
             Ok(()) => Waited::Waiting(request.number),
             Err(error) => match self.cancel_wait(request.number) {
-                Cancellation::Granted(file) => Waited::Granted(file),
+                Cancellation::Granted(file) => {
+                    if settles {
+                        self.waits.settle(request.number);
+                    }
+                    Waited::Granted(file)
+                }
                 Cancellation::Cancelled => return Err(error),
                 Cancellation::Ended => Waited::Waiting(request.number),
             },
@@ -120,7 +134,7 @@ impl Client {
     }
 
     fn send_lock(self: &Arc<Client>, request: &SetLock, deadline: Instant) -> Result<LockAnswer> {
-        let request = SetLock { settled_below: self.waits.settled_below(), ..*request };
+        let request = SetLock { settled_below: self.waits.settled_below(request), ..*request };
         self.change(request.inode.slot(), &request, deadline)
     }
 
@@ -224,7 +238,7 @@ impl Client {
         deadline: Instant,
     ) -> Result<Option<LockedFile>> {
         let SetLock { inode, number, .. } = *request;
-        let cancel = CancelLock { inode, number, take_back, settled_below: self.waits.settled_below() };
+        let cancel = CancelLock { inode, number, take_back };
         self.change(inode.slot(), &cancel, deadline).map(granted)
     }
 
@@ -238,7 +252,7 @@ impl Client {
         let outcome = self
             .send_pending(Subject::Locks(request.inode), soon())
             .and_then(|()| self.send_lock(&request, soon()));
-        if outcome.is_err_and(|error| is_unacknowledged(&error)) {
+        if outcome.is_err_and(|error| is_unacknowledged(&error) || lacks_room(&error)) {
             self.send_later(Message::Unlock(request));
         }
     }

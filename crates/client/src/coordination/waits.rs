@@ -5,10 +5,11 @@
 //! about a wait, and an event that arrives meanwhile is kept until the reply is there: otherwise a delayed
 //! request could lock again what was granted and unlocked meanwhile.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use ramlace_base::{Error, ErrorKind, Result, Slot, limits};
+use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, limits};
 use ramlace_sync::{Condvar, Mutex, MutexGuard};
 use ramlace_wire::locks::{LockedFile, SetLock};
 
@@ -47,25 +48,39 @@ pub(crate) struct State {
     last_number: u64,
     last_owner: u64,
     waiting: HashMap<u64, Wait>,
-    /// Requests of which it is not known whether they gave a lock, or that may be taken back all the same.
-    unsettled: BTreeSet<u64>,
+    /// Requests of which it is not known whether they gave a lock, or that may be taken back all the same: whose, of which file.
+    unsettled: BTreeMap<u64, (InodeId, u64)>,
+    /// The same by file and owner.
+    unsettled_of: BTreeMap<(InodeId, u64), BTreeSet<u64>>,
     /// Threads that wait for something other than a lock.
     pub(crate) parked: Parked,
 }
 
 impl State {
     /// A number for a request, not settled.
-    fn number(&mut self) -> u64 {
+    fn number(&mut self, request: &SetLock) -> u64 {
         self.last_number += 1;
-        self.unsettled.insert(self.last_number);
+        let of = (request.inode, request.owner);
+        self.unsettled.insert(self.last_number, of);
+        self.unsettled_of.entry(of).or_default().insert(self.last_number);
         self.last_number
+    }
+
+    fn settle(&mut self, number: u64) {
+        let Some(of) = self.unsettled.remove(&number) else { return };
+        if let Entry::Occupied(mut numbers) = self.unsettled_of.entry(of) {
+            numbers.get_mut().remove(&number);
+            if numbers.get().is_empty() {
+                numbers.remove();
+            }
+        }
     }
 
     /// A wait has ended.
     fn end(&mut self, wait: u64, granted: bool) -> Option<Wait> {
         let entry = self.waiting.remove(&wait)?;
         if entry.settles && granted {
-            self.unsettled.remove(&wait);
+            self.settle(wait);
         }
         Some(entry)
     }
@@ -128,19 +143,20 @@ impl Waits {
     }
 
     /// A number for a request that does not wait. Until it is settled the request can be taken back.
-    pub(crate) fn new_number(&self) -> u64 {
-        self.lock().number()
+    pub(crate) fn new_number(&self, request: &SetLock) -> u64 {
+        self.lock().number(request)
     }
 
     /// What became of a request is known, and it is not taken back.
     pub(crate) fn settle(&self, number: u64) {
-        self.lock().unsettled.remove(&number);
+        self.lock().settle(number);
     }
 
-    /// All requests below this number are settled.
-    pub(crate) fn settled_below(&self) -> u64 {
+    /// All requests of this owner for locks of this file below this number are settled.
+    pub(crate) fn settled_below(&self, request: &SetLock) -> u64 {
         let state = self.lock();
-        state.unsettled.first().copied().unwrap_or(state.last_number + 1)
+        let first = state.unsettled_of.get(&(request.inode, request.owner)).and_then(BTreeSet::first);
+        first.copied().unwrap_or(state.last_number + 1)
     }
 
     /// Begins a wait, and a request about it; the request gets the wait's number. `settles`: the
@@ -151,7 +167,7 @@ impl Waits {
             let text = format!("this process waits for {} locks already", state.waiting.len());
             return Err(Error::new(ErrorKind::TooManyLocks, text));
         }
-        request.number = state.number();
+        request.number = state.number(&request);
         let wait = Wait {
             request,
             on_end,
@@ -306,24 +322,14 @@ mod tests {
         may_change_unnoticed: false,
     };
 
-    fn begin(waits: &Waits, settles: bool) -> u64 {
+    fn request(owner: u64) -> SetLock {
         let (inode, table, kind) = (InodeId::new(Slot(3), 7), LockTable::Fcntl, Some(LockKind::Shared));
-        let (owner, start, end, pid, number) = (1, 0, 1, 1, 0);
-        let (waiting, settled_below, detects) = (true, 0, false);
-        let request = SetLock {
-            inode,
-            table,
-            owner,
-            kind,
-            start,
-            end,
-            pid,
-            number,
-            waits: waiting,
-            settled_below,
-            detects,
-        };
-        waits.begin(request, Box::new(|_| ()), settles).unwrap().number
+        let (start, end, pid, number, waits, settled_below, detects) = (0, 1, 1, 0, true, 0, false);
+        SetLock { inode, table, owner, kind, start, end, pid, number, waits, settled_below, detects }
+    }
+
+    fn begin(waits: &Waits, settles: bool) -> u64 {
+        waits.begin(request(1), Box::new(|_| ()), settles).unwrap().number
     }
 
     // SEMANTICS 69.3
@@ -348,23 +354,28 @@ mod tests {
     #[test]
     fn a_request_is_settled_when_its_outcome_is_known_and_it_is_not_taken_back() {
         let waits = Waits::default();
-        let [lost, waiting, kept] = [waits.new_number(), begin(&waits, true), begin(&waits, false)];
-        assert_eq!(waits.settled_below(), lost);
+        let settled_below = || waits.settled_below(&request(1));
+        let [lost, waiting, kept] =
+            [waits.new_number(&request(1)), begin(&waits, true), begin(&waits, false)];
+        assert_eq!(settled_below(), lost);
+        // Others may wait for as long as they like.
+        assert_eq!(waits.settled_below(&request(2)), kept + 1);
         waits.settle(lost);
-        assert_eq!(waits.settled_below(), waiting);
+        assert_eq!(settled_below(), waiting);
         assert!(matches!(waits.asked(waiting, Some(Ok(FILE))), Asked::Ended(Ok(_))));
-        assert_eq!(waits.settled_below(), kept);
+        assert_eq!(settled_below(), kept);
         // Its owner may have to take it back.
         assert!(matches!(waits.asked(kept, None), Asked::Waits));
         waits.granted(kept, FILE);
-        assert_eq!(waits.settled_below(), kept);
+        assert_eq!(settled_below(), kept);
         // One that has failed is told to its home first.
         let failed = begin(&waits, true);
         waits.settle(kept);
         let error = Error::new(ErrorKind::NoSpace, "no room for the record");
         assert!(matches!(waits.asked(failed, Some(Err(error))), Asked::Ended(Err(_))));
-        assert_eq!(waits.settled_below(), failed);
+        assert_eq!(settled_below(), failed);
         waits.settle(failed);
-        assert_eq!(waits.settled_below(), failed + 1);
+        assert_eq!(settled_below(), failed + 1);
+        assert!(waits.lock().unsettled_of.is_empty() && waits.lock().unsettled.is_empty());
     }
 }

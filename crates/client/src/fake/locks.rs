@@ -12,6 +12,9 @@ impl State {
         let (inode, outcome) = if header.kind == Kind::SetLock {
             let request = decode_body::<SetLock>(header.kind, bytes)?;
             self.locks.retain(|_, held| request.kind.is_some() || held.inode != request.inode);
+            if request.settled_below > request.number && request.kind.is_some() {
+                self.misuses.push(format!("{request:?} is settled"));
+            }
             if request.kind.is_some() {
                 self.locks.insert(request.number, request);
             }
@@ -19,9 +22,6 @@ impl State {
             (request.inode, if is_queued { LockOutcome::Queued } else { LockOutcome::Granted })
         } else {
             let request = decode_body::<CancelLock>(header.kind, bytes)?;
-            if request.settled_below > request.number {
-                self.misuses.push(format!("{request:?} is settled"));
-            }
             let held = self.locks.contains_key(&request.number);
             if request.take_back {
                 self.locks.remove(&request.number);

@@ -19,7 +19,7 @@ use crate::names::gates::{GateState, OpenAnswer, OpenByName};
 use crate::names::open_inode::{OpenInode, Size};
 use crate::names::rights::Rights;
 use crate::session::pending::{Acknowledged, Message};
-use crate::session::retry::{is_unacknowledged, is_unanswered};
+use crate::session::retry::{is_unacknowledged, is_unanswered, lacks_room};
 
 /// How long the drop of a file may wait for its home; after that the heartbeat thread notifies it.
 const DROP_MILLIS_MAX: u64 = 250;
@@ -209,7 +209,8 @@ impl Client {
         if modified.is_some() {
             self.inodes.note_times_reported();
         }
-        gate.close_pending = closed.as_ref().is_err_and(is_unanswered) && !self.is_ended();
+        let is_pending = |error: &Error| is_unanswered(error) || lacks_room(error);
+        gate.close_pending = closed.as_ref().is_err_and(is_pending) && !self.is_ended();
         if !gate.close_pending {
             gate.open = None;
         } else if let Some(modified) = modified {

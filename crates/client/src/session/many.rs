@@ -79,8 +79,10 @@ impl Session {
             let ticket = self.sequences.take_beyond(slot);
             match self.change_with(&ticket, &[], slot, &CancelChange { sequence }, deadline) {
                 Ok(_) => any = true,
-                // So little is kept there that it makes no room.
-                Err(error) if error.kind() == ErrorKind::TooMany => {}
+                // So little is kept there that it makes no room; unless an older change of this slot still waits.
+                Err(error)
+                    if error.kind() == ErrorKind::TooMany
+                        && self.sequences.acknowledged_below(slot) > sequence => {}
                 Err(_) => self.unacknowledged.note(slot, sequence),
             }
             if Instant::now() >= deadline {

@@ -62,11 +62,20 @@ fn a_lock_that_its_caller_does_not_want_any_more_is_taken_back() {
     // Only its cancelling finds out that it was granted: there is no event of that here.
     pool.state().locks_queue = true;
     let stop = || Err(Error::new(ErrorKind::Busy, "a signal"));
-    let stopped = file.lock_with(BYTES, LockKind::Exclusive, None, stop).unwrap_err();
+    let stopped = file.lock_with(BYTES, LockKind::Exclusive, None, &stop).unwrap_err();
     assert_eq!(stopped.kind(), ErrorKind::Busy);
     assert_eq!(held_and_cancelled(&pool), (0, 2));
     // One that is told by its time limit only has it.
     file.lock(BYTES, LockKind::Exclusive, Some(Duration::from_millis(1))).unwrap();
     assert_eq!(held_and_cancelled(&pool), (1, 3));
+    file.unlock(BYTES).unwrap();
+    // It was granted at once, and a signal came with it.
+    pool.state().locks_queue = false;
+    assert!(file.try_lock_with(BYTES, LockKind::Exclusive, stop).is_err());
+    assert_eq!(held_and_cancelled(&pool), (0, 4));
+    assert!(file.lock_with(BYTES, LockKind::Exclusive, None, &stop).is_err());
+    assert_eq!(held_and_cancelled(&pool), (0, 5));
+    assert!(file.try_lock(BYTES, LockKind::Exclusive).unwrap());
+    assert_eq!(held_and_cancelled(&pool), (1, 5));
     file.close().unwrap();
 }

@@ -1,9 +1,12 @@
 //! Locks that were granted and may be taken back: a session that was not answered does not know whether it has a lock. Then
 //! it cancels the request, and its owner holds again what it held before.
 //!
-//! A grant is kept until its session says that it knows the outcome, or holds no lock of the file any more.
+//! A grant is kept until its session says that it knows the outcome, or holds none of its bytes any more.
+
+use std::collections::BTreeSet;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
+use ramlace_wire::locks::LockOwner;
 use serde::{Deserialize, Serialize};
 
 use super::locks::{Lock, Table, Waiter};
@@ -32,7 +35,7 @@ impl Grant {
 impl Table {
     /// Gives a lock; the session can take it back by the request's number.
     pub(super) fn grant(&mut self, number: u64, lock: Lock) {
-        let mine = self.held.iter().filter(|held| held.owner == lock.owner);
+        let mine = self.held_by(lock.owner).iter();
         let replaced = mine.filter_map(|held| held.within(lock.start, lock.end)).collect();
         self.hold(lock);
         self.grants.push(Grant { number, lock, replaced });
@@ -51,8 +54,11 @@ impl Table {
 
     /// Refuses a lock to a session that has too many to take back: it tells of none that it knows what became of it.
     pub(super) fn check_room_for_grant(&self, session: SessionId) -> Result<()> {
-        let its = self.grants.iter().filter(|grant| grant.lock.owner.session == session);
-        let locks: usize = its.map(Grant::locks).sum();
+        // The newest of each owner does not count: its session can settle it by that owner's next request alone.
+        let mut owners = BTreeSet::new();
+        let its = self.grants.iter().rev().filter(|grant| grant.lock.owner.session == session);
+        let older = its.filter(|grant| !owners.insert(grant.lock.owner));
+        let locks: usize = older.map(Grant::locks).sum();
         if locks < limits::LOCKS_PER_INODE_MAX {
             return Ok(());
         }
@@ -60,12 +66,12 @@ impl Table {
         Err(Error::new(ErrorKind::TooManyLocks, text))
     }
 
-    /// The session knows what became of its requests below this number. One that was granted behind a request of which it does
-    /// not know that is kept: where both are of the same bytes, that one's undoing has to know of it.
-    pub(super) fn settle(&mut self, session: SessionId, below: u64) {
+    /// The owner's session knows what became of its requests below this number. One that was granted behind a request of which
+    /// it does not know that is kept: where both are of the same bytes, that one's undoing has to know of it.
+    pub(super) fn settle(&mut self, owner: LockOwner, below: u64) {
         let mut all = true;
         self.grants.retain(|grant| {
-            if grant.lock.owner.session != session {
+            if grant.lock.owner != owner {
                 return true;
             }
             all &= grant.number < below;
@@ -73,9 +79,15 @@ impl Table {
         });
     }
 
+    /// Drops grants of bytes of which their owner holds none any more: to take them back would change nothing, nor would it
+    /// what later ones have replaced, for of these bytes they have nothing to give back either.
     pub(super) fn drop_idle_grants(&mut self) {
-        let held = &self.held;
-        self.grants.retain(|grant| held.iter().any(|lock| lock.owner == grant.lock.owner));
+        let mut grants = std::mem::take(&mut self.grants);
+        grants.retain(|grant| {
+            let Lock { owner, start, end, .. } = grant.lock;
+            self.held_by(owner).iter().any(|held| held.within(start, end).is_some())
+        });
+        self.grants = grants;
     }
 
     /// Takes a lock back: its owner holds again what it held before.

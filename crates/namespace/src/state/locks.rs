@@ -5,7 +5,7 @@
 //! waiter waits, directly or through others of the same file that hold what it wants or wait before it, need not wait
 //! behind that waiter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockOwner, LockTable};
@@ -82,46 +82,55 @@ impl Table {
 
     /// The first of the `ahead` waiters before it for which the wanted lock has to wait.
     fn conflicting_waiter(&self, wanted: &Lock, ahead: usize) -> Option<&Waiter> {
-        let conflicts = |waiter: &&Waiter| waiter.lock.conflicts(wanted);
-        let ahead = &self.waiting[..ahead];
-        ahead.iter().find(conflicts)?;
-        let for_owner = self.waits_for(wanted.owner);
-        ahead.iter().zip(for_owner).filter(|(_, mine)| !mine).map(|(waiter, _)| waiter).find(conflicts)
+        let mut conflicting = (0..ahead).filter(|at| self.waiting[*at].lock.conflicts(wanted));
+        let has_to = |at: &usize| self.held_by(wanted.owner).is_empty() || !self.waits_for(*at, wanted.owner);
+        conflicting.find(has_to).map(|at| &self.waiting[at])
     }
 
-    /// Which waiters wait for this owner: for what it holds, behind others that do, or for what the owners of those hold.
-    fn waits_for(&self, owner: LockOwner) -> Vec<bool> {
-        let mut found = vec![false; self.waiting.len()];
-        let (mut owners, mut known) = (vec![owner], BTreeSet::from([owner]));
-        while let Some(owner) = owners.pop() {
-            let theirs: Vec<&Lock> = self.held.iter().filter(|held| held.owner == owner).collect();
-            let mut news: Vec<usize> = (0..found.len())
-                .filter(|at| !found[*at] && theirs.iter().any(|held| held.conflicts(&self.waiting[*at].lock)))
-                .collect();
-            while let Some(at) = news.pop() {
-                if std::mem::replace(&mut found[at], true) {
-                    continue;
-                }
-                let lock = &self.waiting[at].lock;
-                if known.insert(lock.owner) {
-                    owners.push(lock.owner);
-                }
-                let behind = (at + 1..found.len()).filter(|behind| !found[*behind]);
-                news.extend(behind.filter(|behind| lock.conflicts(&self.waiting[*behind].lock)));
+    /// What an owner holds, in the order of its bytes.
+    pub(super) fn held_by(&self, owner: LockOwner) -> &[Lock] {
+        let first = self.held.partition_point(|held| held.owner < owner);
+        let count = self.held[first..].partition_point(|held| held.owner == owner);
+        &self.held[first..first + count]
+    }
+
+    /// Whether a waiter waits for this owner: for what it holds, behind another that does, or for what the owner of such a one holds.
+    fn waits_for(&self, at: usize, owner: LockOwner) -> bool {
+        let mut seen = vec![false; self.waiting.len()];
+        let mut open = vec![at];
+        while let Some(at) = open.pop() {
+            if std::mem::replace(&mut seen[at], true) {
+                continue;
             }
+            let wanted = &self.waiting[at].lock;
+            for held in self.held.iter().filter(|held| held.conflicts(wanted)) {
+                if held.owner == owner {
+                    return true;
+                }
+                open.extend(self.waits_of(held.owner).filter(|at| !seen[*at]));
+            }
+            let ahead = self.waiting[..at].iter().enumerate();
+            open.extend(
+                ahead.filter(|(at, other)| !seen[*at] && other.lock.conflicts(wanted)).map(|(at, _)| at),
+            );
         }
-        found
+        false
+    }
+
+    fn waits_of(&self, owner: LockOwner) -> impl Iterator<Item = usize> + '_ {
+        let waiting = self.waiting.iter().enumerate();
+        waiting.filter(move |(_, waiter)| waiter.lock.owner == owner).map(|(at, _)| at)
     }
 
     /// The owners that block a waiter: those of conflicting locks, then those before it in the queue.
     pub(crate) fn blockers(&self, at: usize) -> Vec<LockOwner> {
         let wanted = &self.waiting[at].lock;
-        let for_owner = self.waits_for(wanted.owner);
         let held = self.held.iter().filter(|held| held.conflicts(wanted)).map(|held| held.owner);
-        let queued = self.waiting[..at].iter().zip(&for_owner).rev();
-        let queued = queued.filter(|(waiter, mine)| !**mine && waiter.lock.conflicts(wanted));
+        let queued = (0..at).rev().filter(|ahead| {
+            self.waiting[*ahead].lock.conflicts(wanted) && !self.waits_for(*ahead, wanted.owner)
+        });
         let mut owners: Vec<LockOwner> = Vec::new();
-        for owner in held.chain(queued.map(|(waiter, _)| waiter.lock.owner)) {
+        for owner in held.chain(queued.map(|ahead| self.waiting[ahead].lock.owner)) {
             if owners.len() < limits::DEADLOCK_BLOCKERS_MAX && !owners.contains(&owner) {
                 owners.push(owner);
             }
@@ -306,12 +315,12 @@ impl FileLocks {
         self.tables_mut().into_iter().for_each(|table| table.take_back(session, number));
     }
 
-    /// The session takes back none of its requests below this number.
-    pub(crate) fn settle(&mut self, session: SessionId, below: u64) {
-        self.tables_mut().into_iter().for_each(|table| table.settle(session, below));
+    /// The owner takes back none of its requests below this number.
+    pub(crate) fn settle(&mut self, owner: LockOwner, below: u64) {
+        self.tables_mut().into_iter().for_each(|table| table.settle(owner, below));
     }
 
-    /// Owners that hold nothing any more have nothing to take back.
+    /// Where an owner holds nothing any more it has nothing to take back.
     pub(crate) fn drop_idle_grants(&mut self) {
         self.tables_mut().into_iter().for_each(Table::drop_idle_grants);
     }

@@ -273,7 +273,8 @@ impl Run {
                 if !self.model.waiting.iter().any(waits) {
                     let unsettled = &mut self.unsettled[session as usize];
                     *unsettled = below.max(*unsettled);
-                    self.locks.settle(its, *unsettled);
+                    let owners = (0..6).map(owner).filter(|owner| owner.session == its);
+                    owners.for_each(|owner| self.locks.settle(owner, *unsettled));
                 }
             }
             Act::Cancel { of } => {

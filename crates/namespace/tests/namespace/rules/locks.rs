@@ -22,7 +22,7 @@ fn unlock(inode: InodeId, owner: u64) -> SetLock {
 
 /// Cancels a request, unless its lock was granted.
 fn keeping(inode: InodeId, number: u64) -> CancelLock {
-    CancelLock { inode, number, take_back: false, settled_below: 0 }
+    CancelLock { inode, number, take_back: false }
 }
 
 fn outcome(effects: &[Effect]) -> LockOutcome {
@@ -292,23 +292,44 @@ fn who_cancels_a_request_holds_what_it_held_before_whatever_became_of_it() {
 fn what_a_session_knows_it_cannot_take_back() {
     let mut story = Story::new();
     let file = story.shared_file();
+    let shared = SetLock { start: 0, end: 1, kind: Some(LockKind::Shared), ..lock(file, 2, 0) };
     assert_eq!(outcome(&story.set_lock(lock(file, 1, 5))), LockOutcome::Granted);
-    let cancel = CancelLock { take_back: true, settled_below: 6, ..keeping(file, 5) };
-    assert_eq!(outcome(&story.change(Op::CancelLock(cancel))), LockOutcome::Refused);
+    let back = Op::CancelLock(CancelLock { take_back: true, ..keeping(file, 5) });
+    // What another owner knows says nothing of this one.
+    story.set_lock(SetLock { settled_below: 9, ..unlock(file, 2) });
+    story.set_lock(SetLock { settled_below: 6, start: 7, end: 8, ..unlock(file, 1) });
+    assert_eq!(outcome(&story.change(back)), LockOutcome::Refused);
     assert_eq!(kind_held(&story, file), Some(LockKind::Exclusive));
+    story.set_lock(unlock(file, 1));
     // One that settles nothing has so many; others are not in its way.
     let mut number = 10;
     let mut ask = |story: &mut Story, of, settled_below| {
         number += 1;
-        let range = SetLock { start: 0, end: 1, kind: Some(LockKind::Shared), ..lock(file, 2, 0) };
-        story.as_session(of).change(Op::SetLock(SetLock { number, settled_below, ..range }))
+        story.as_session(of).change(Op::SetLock(SetLock { number, settled_below, ..shared }))
     };
-    story.set_lock(unlock(file, 1));
-    for _ in 0..=limits::LOCKS_PER_INODE_MAX / 2 {
+    for _ in 0..limits::LOCKS_PER_INODE_MAX / 2 + 2 {
         assert_eq!(outcome(&ask(&mut story, 1, 0)), LockOutcome::Granted);
     }
     let refused = reply(&ask(&mut story, 1, 0)).unwrap().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TooManyLocks);
     assert_eq!(outcome(&ask(&mut story, 2, 0)), LockOutcome::Granted);
     assert_eq!(outcome(&ask(&mut story, 1, u64::MAX)), LockOutcome::Granted);
+}
+
+// SEMANTICS 69.4
+#[test]
+fn one_that_waits_for_long_does_not_keep_others_from_locking_again_and_again() {
+    let mut story = Story::new();
+    let file = story.shared_file();
+    let part = |owner, start, number| SetLock { start, end: start + 1, ..lock(file, owner, number) };
+    // The number of the owner that waits is never settled, nor is that of what the other one keeps.
+    story.set_lock(part(1, 0, 1));
+    assert_eq!(outcome(&story.set_lock(part(2, 0, 2))), LockOutcome::Queued);
+    story.set_lock(part(3, 5, 3));
+    for round in 0..2 * limits::LOCKS_PER_INODE_MAX as u64 {
+        let number = 10 + round;
+        let again = SetLock { waits: false, settled_below: 3, ..part(3, 6, number) };
+        assert_eq!(outcome(&story.set_lock(again)), LockOutcome::Granted, "round {round}");
+        story.set_lock(SetLock { start: 6, end: 7, ..unlock(file, 3) });
+    }
 }

@@ -585,7 +585,7 @@ fields! {
     SetLock { inode, table, owner, kind, start, end, pid, number, waits, settled_below, detects }
     LockedFile { size, generation, changed, may_change_unnoticed }
     LockAnswer { outcome, file }
-    CancelLock { inode, number, take_back, settled_below }
+    CancelLock { inode, number, take_back }
     GetLock { inode, table, owner, kind, start, end }
     HeldLock { kind, start, end, pid }
     ConflictingLock { lock }
