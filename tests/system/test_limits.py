@@ -58,7 +58,8 @@ def test_a_host_that_takes_every_connection_keeps_the_owner_out_of_nothing(plann
             # On a busy machine this takes longer than a session lives that says nothing.
             for first in firsts:
                 assert first.call(wire.HEARTBEAT, b"").error == ""
-        assert CONNECTIONS // 2 < taken < CONNECTIONS
+        # Of so few they have a half.
+        assert CONNECTIONS // 4 < taken <= CONNECTIONS // 2
         for _ in range(3):
             assert running.status()[0]["connections"] <= CONNECTIONS
             with running.connect() as pool, pool.open("/x", "wb", buffering=0) as file:

@@ -75,6 +75,12 @@ impl InFlight {
         self.table(unique).live.iter().any(|live| live.unique == unique && live.interrupted)
     }
 
+    /// The request was read and is not answered.
+    #[cfg(test)]
+    pub fn is_known(&self, unique: u64) -> bool {
+        self.table(unique).live.iter().any(|live| live.unique == unique)
+    }
+
     fn table(&self, unique: u64) -> MutexGuard<'_, Table> {
         // The lowest bit distinguishes interrupts from requests, so requests are even.
         let shard = &self.shards[(unique >> 1) as usize % SHARDS];

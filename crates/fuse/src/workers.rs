@@ -405,6 +405,10 @@ mod tests {
         send(&kernel, opcode::STATFS, 2, &[]);
         assert_eq!(is_handled.recv(), Ok(2));
         send(&kernel, opcode::STATFS, 34, &[]);
+        // Another thread could read the interrupts before the one that has read the request has entered it.
+        while !pool.inflight.is_known(34) {
+            std::thread::yield_now();
+        }
         send(&kernel, opcode::INTERRUPT, 35, 34_u64.as_bytes());
         // Many more, of requests that were answered. What has no descriptor of its own is read in this order.
         for other in (2..200_u64).map(|number| number * 32 + 2) {

@@ -1,6 +1,7 @@
 //! Locks of an open file: ranges of bytes that this file holds against all other open files, processes and
 //! machines.
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use ramlace_base::{ByteRange, Error, ErrorKind, Result};
 use ramlace_wire::locks::{GetLock, HeldLock, LOCK_END, LockKind, LockTable, LockedFile, SetLock};
 
 use crate::bytes::file::File;
+use crate::client::Client;
 use crate::coordination::locking::{Cancellation, Waited, whole_unlock};
 use crate::coordination::waits::OnEnd;
 use crate::names::inodes::Handle;
@@ -60,17 +62,23 @@ impl File {
         timeout: Option<Duration>,
         mut pause: impl FnMut() -> Result<()>,
     ) -> Result<()> {
+        let client = self.handle()?.session.clone();
         let mut stopped = None;
         let request = self.wait_for_lock(range, kind, timeout, || {
             pause().inspect_err(|error| stopped = Some(error.clone()))
         })?;
-        self.confirm(range, request, stopped.map_or_else(pause, Err))
+        self.confirm(&client, range, request, stopped.map_or_else(pause, Err))
     }
 
     /// A lock was granted: it stays if its caller still wants it and its bytes are refreshed. Otherwise its caller does not know
     /// of it, and would never unlock it.
-    fn confirm(&self, range: ByteRange, request: SetLock, wanted: Result<()>) -> Result<()> {
-        let client = &self.handle()?.session;
+    fn confirm(
+        &self,
+        client: &Arc<Client>,
+        range: ByteRange,
+        request: SetLock,
+        wanted: Result<()>,
+    ) -> Result<()> {
         let end = if range.start >= range.end { LOCK_END } else { range.end };
         let confirmed = wanted.and_then(|()| self.refresh_range(ByteRange { end, ..range }));
         match &confirmed {
@@ -142,7 +150,7 @@ impl File {
         match locked {
             Some(file) => {
                 learn(handle, file);
-                self.confirm(range, request, wanted()).map(|()| true)
+                self.confirm(&handle.session, range, request, wanted()).map(|()| true)
             }
             None => {
                 handle.session.waits.settle(request.number);

@@ -75,14 +75,17 @@ impl Session {
             let of_server = |slot| map.primary(slot) == Some(server);
             let Some((slot, sequence)) = self.unacknowledged.take(after, of_server) else { break };
             after = Some(slot);
+            // An older change of this slot still waits: nothing can be acknowledged yet.
+            if self.sequences.acknowledged_below(slot) <= sequence {
+                self.unacknowledged.note(slot, sequence);
+                continue;
+            }
             // That change was answered, so there is nothing to cancel: the number of this request is what says so.
             let ticket = self.sequences.take_beyond(slot);
             match self.change_with(&ticket, &[], slot, &CancelChange { sequence }, deadline) {
                 Ok(_) => any = true,
-                // So little is kept there that it makes no room; unless an older change of this slot still waits.
-                Err(error)
-                    if error.kind() == ErrorKind::TooMany
-                        && self.sequences.acknowledged_below(slot) > sequence => {}
+                // So little is kept there that it makes no room.
+                Err(error) if error.kind() == ErrorKind::TooMany => {}
                 Err(_) => self.unacknowledged.note(slot, sequence),
             }
             if Instant::now() >= deadline {

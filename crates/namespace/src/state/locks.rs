@@ -5,7 +5,7 @@
 //! waiter waits, directly or through others of the same file that hold what it wants or wait before it, need not wait
 //! behind that waiter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{Error, ErrorKind, Result, SessionId, limits};
 use ramlace_wire::locks::{HeldLock, LOCK_END, LockKind, LockOwner, LockTable};
@@ -83,8 +83,12 @@ impl Table {
     /// The first of the `ahead` waiters before it for which the wanted lock has to wait.
     fn conflicting_waiter(&self, wanted: &Lock, ahead: usize) -> Option<&Waiter> {
         let mut conflicting = (0..ahead).filter(|at| self.waiting[*at].lock.conflicts(wanted));
-        let has_to = |at: &usize| self.held_by(wanted.owner).is_empty() || !self.waits_for(*at, wanted.owner);
-        conflicting.find(has_to).map(|at| &self.waiting[at])
+        let first = conflicting.next()?;
+        if self.held_by(wanted.owner).is_empty() || !self.waits_for(first, wanted.owner) {
+            return Some(&self.waiting[first]);
+        }
+        let for_owner = self.all_that_wait_for(wanted.owner);
+        conflicting.find(|at| !for_owner[*at]).map(|at| &self.waiting[at])
     }
 
     /// What an owner holds, in the order of its bytes.
@@ -94,27 +98,52 @@ impl Table {
         &self.held[first..first + count]
     }
 
-    /// Whether a waiter waits for this owner: for what it holds, behind another that does, or for what the owner of such a one holds.
+    /// Whether a waiter waits for this owner: for what it holds, behind another that does, or for what the owner of such a one
+    /// holds.
     fn waits_for(&self, at: usize, owner: LockOwner) -> bool {
         let mut seen = vec![false; self.waiting.len()];
+        seen[at] = true;
         let mut open = vec![at];
         while let Some(at) = open.pop() {
-            if std::mem::replace(&mut seen[at], true) {
-                continue;
-            }
             let wanted = &self.waiting[at].lock;
+            let mut news: Vec<usize> = Vec::new();
             for held in self.held.iter().filter(|held| held.conflicts(wanted)) {
                 if held.owner == owner {
                     return true;
                 }
-                open.extend(self.waits_of(held.owner).filter(|at| !seen[*at]));
+                news.extend(self.waits_of(held.owner));
             }
-            let ahead = self.waiting[..at].iter().enumerate();
-            open.extend(
-                ahead.filter(|(at, other)| !seen[*at] && other.lock.conflicts(wanted)).map(|(at, _)| at),
-            );
+            news.extend((0..at).filter(|ahead| self.waiting[*ahead].lock.conflicts(wanted)));
+            open.extend(news.into_iter().filter(|at| !std::mem::replace(&mut seen[*at], true)));
         }
         false
+    }
+
+    /// The same of all waiters at once, searched from the owner: for those that ask about many. From a waiter the way to an
+    /// answer is short where few hold what it wants.
+    fn all_that_wait_for(&self, owner: LockOwner) -> Vec<bool> {
+        let mut found = vec![false; self.waiting.len()];
+        let (mut owners, mut known) = (vec![owner], BTreeSet::from([owner]));
+        while let Some(owner) = owners.pop() {
+            let theirs = self.held_by(owner);
+            if theirs.is_empty() {
+                continue;
+            }
+            let waits = |at: &usize| theirs.iter().any(|held| held.conflicts(&self.waiting[*at].lock));
+            let mut news: Vec<usize> = (0..found.len()).filter(|at| !found[*at]).filter(waits).collect();
+            while let Some(at) = news.pop() {
+                if std::mem::replace(&mut found[at], true) {
+                    continue;
+                }
+                let lock = &self.waiting[at].lock;
+                if known.insert(lock.owner) {
+                    owners.push(lock.owner);
+                }
+                let behind = (at + 1..found.len()).filter(|behind| !found[*behind]);
+                news.extend(behind.filter(|behind| lock.conflicts(&self.waiting[*behind].lock)));
+            }
+        }
+        found
     }
 
     fn waits_of(&self, owner: LockOwner) -> impl Iterator<Item = usize> + '_ {
@@ -126,12 +155,15 @@ impl Table {
     pub(crate) fn blockers(&self, at: usize) -> Vec<LockOwner> {
         let wanted = &self.waiting[at].lock;
         let held = self.held.iter().filter(|held| held.conflicts(wanted)).map(|held| held.owner);
-        let queued = (0..at).rev().filter(|ahead| {
-            self.waiting[*ahead].lock.conflicts(wanted) && !self.waits_for(*ahead, wanted.owner)
-        });
+        let for_owner = self.all_that_wait_for(wanted.owner);
+        let queued = (0..at).rev().filter(|ahead| !for_owner[*ahead]);
+        let queued = queued.map(|ahead| &self.waiting[ahead].lock).filter(|lock| lock.conflicts(wanted));
         let mut owners: Vec<LockOwner> = Vec::new();
-        for owner in held.chain(queued.map(|ahead| self.waiting[ahead].lock.owner)) {
-            if owners.len() < limits::DEADLOCK_BLOCKERS_MAX && !owners.contains(&owner) {
+        for owner in held.chain(queued.map(|lock| lock.owner)) {
+            if owners.len() == limits::DEADLOCK_BLOCKERS_MAX {
+                break;
+            }
+            if !owners.contains(&owner) {
                 owners.push(owner);
             }
         }

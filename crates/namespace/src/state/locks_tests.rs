@@ -319,6 +319,12 @@ proptest! {
             let waiting: Vec<(u64, Lock)> =
                 run.locks.fcntl.waiting.iter().map(|waiter| (waiter.number, waiter.lock)).collect();
             prop_assert_eq!(&waiting, &run.model.waiting);
+            // Both searches find the same.
+            let table = &run.locks.fcntl;
+            for of in (0..6).map(owner) {
+                let found: Vec<bool> = (0..waiting.len()).map(|at| table.waits_for(at, of)).collect();
+                prop_assert_eq!(found, table.all_that_wait_for(of));
+            }
             // A snapshot brings back what is held, and the queue.
             let bytes = postcard::to_stdvec(&run.locks).unwrap();
             prop_assert_eq!(postcard::from_bytes::<FileLocks>(&bytes).unwrap(), run.locks.clone());
