@@ -7,6 +7,7 @@ that cannot mean another process.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -63,6 +64,16 @@ def pattern(seed: int, length: int) -> bytes:
     start = seed * 7919 % _PERIOD
     cycle = _CYCLE[start : start + _PERIOD]
     return (cycle * (length // _PERIOD + 1))[:length]
+
+
+def take_away(directory: Path) -> None:
+    """Remove a directory in which servers may be making files at this moment."""
+
+    def is_gone() -> bool:
+        shutil.rmtree(directory, ignore_errors=True)
+        return not directory.exists()
+
+    assert eventually(is_gone)
 
 
 def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:

@@ -1,6 +1,5 @@
 """Stopping a pool of which less is known than `up` has written down."""
 
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from conftest import NewPool
-from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually
+from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually, take_away
 
 # Root mounts the store itself, others in a user namespace.
 pytestmark = pytest.mark.both
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.both
 def test_down_stops_servers_whose_directory_is_gone(new_pool: NewPool) -> None:
     pool = new_pool(2, 16)
     # As systemd does with the last session of a user: the servers live on.
-    shutil.rmtree(pool.directory)
+    take_away(pool.directory)
     assert len(pool.processes()) == 4
     done = pool.run("down")
     assert f"Pool '{pool.name}' is down." in done.stdout.decode(), done
@@ -32,7 +31,7 @@ def test_down_stops_servers_whose_directory_is_gone(new_pool: NewPool) -> None:
 # SEMANTICS 40.3
 def test_up_starts_no_second_pool_beside_one_whose_directory_is_gone(new_pool: NewPool) -> None:
     pool = new_pool(2, 16)
-    shutil.rmtree(pool.directory)
+    take_away(pool.directory)
     before = [process.pid for process in pool.processes()]
     assert "is running already (2 servers)" in pool.refused("up", "--memory", "32MiB")
     assert [process.pid for process in pool.processes()] == before

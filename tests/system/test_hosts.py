@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from machines import Lab, Network, ip, joined, version
-from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually, pattern
+from pool import MIB, PATIENCE_SECONDS, Pool, binary, eventually, pattern, take_away
 
 HELLO = '{"answer": "hello", "version": "VERSION", "protocol": 3}'
 PREPARED = '{"answer": "prepared", "store_bytes": 33554432, "shared": false, "notes": []}'
@@ -521,7 +521,7 @@ def test_down_stops_servers_of_hosts_whose_directory_is_gone(lab: Lab) -> None:
     alpha, beta = lab.hosts["alpha"], lab.hosts["beta"]
     # As systemd does with the last session of a user: the servers live on.
     for host in (alpha, beta):
-        shutil.rmtree(host.runtime / "ramlace")
+        take_away(host.runtime / "ramlace")
     # What is refused there has left a directory again, with nothing of the pool in it.
     assert "is running already (1 server)" in beta.refused("up", "--memory", "32MiB")
     report = json.loads(lab.starter.run("down", "--json").stdout)
@@ -538,7 +538,7 @@ def test_down_stops_servers_of_hosts_whose_directory_is_gone(lab: Lab) -> None:
 def test_down_on_a_host_whose_directory_is_gone_stops_what_runs_there_and_says_that_there_is_more(lab: Lab) -> None:
     lab.up()
     beta = lab.hosts["beta"]
-    shutil.rmtree(beta.runtime / "ramlace")
+    take_away(beta.runtime / "ramlace")
     done = beta.run("down")
     assert f"Pool '{lab.name}' is down." in done.stdout.decode(), done
     said = done.stderr.decode()
@@ -555,7 +555,7 @@ def test_down_leaves_a_hosts_next_pool_alone_whose_directory_is_gone(lab: Lab) -
     beta = lab.hosts["beta"]
     beta.run("down", "--force")
     beta.run("up", "--memory", "32MiB", "--no-reserve")
-    shutil.rmtree(beta.runtime / "ramlace")
+    take_away(beta.runtime / "ramlace")
     said = lab.starter.refused("down")
     assert "is another one by now, and was left alone" in said, said
     assert len(beta.processes()) == 2
