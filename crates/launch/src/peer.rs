@@ -1,10 +1,12 @@
-//! Which process listens at a Unix socket: the kernel tells whoever is connected, whatever `/proc` shows.
+//! Which process listens at a Unix socket, and whether it leads a session: the kernel tells, whatever `/proc` shows.
 //!
 //! With `ready` one of the two rooms of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::process::Pid;
 
 /// The process that has called `listen` for the other end of this connection, and its user. The number is 0 for a
 /// process of another namespace, and may be another process's by now where the listener was passed on.
@@ -46,4 +48,14 @@ pub fn handle_of(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just opened it for this caller.
     Ok(unsafe { OwnedFd::from_raw_fd(found) })
+}
+
+/// Whether a process leads a session, and with it a group of processes, as supervisors do that `up` has started.
+///
+/// A session whose leader is of another namespace has the number 0, as in a container that was entered from outside:
+/// `getsid` of `rustix` takes that for undefined behaviour.
+pub fn leads_a_session(pid: Pid) -> bool {
+    let number = pid.as_raw_nonzero().get();
+    // SAFETY: a number goes in, and one comes out.
+    unsafe { libc::getsid(number) == number }
 }

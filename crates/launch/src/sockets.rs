@@ -13,11 +13,9 @@ use ramlace_base::{Error, ErrorKind, Result, ServerId};
 use ramlace_client::PoolDirectory;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, getsid, kill_process_group, pidfd_open, test_kill_process_group,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, test_kill_process_group};
 
-use crate::peer::{handle_of, listener_of};
+use crate::peer::{handle_of, leads_a_session, listener_of};
 use crate::processes::PoolProcess;
 use crate::sentences::option_for;
 
@@ -137,7 +135,7 @@ fn holder_of(connection: &OwnedFd, socket: &Path, server: u16, supervisor: Optio
         other => other.ok(),
     };
     if let Some(handle) = handle {
-        let process = PoolProcess::listening(pid, server, leads(pid), handle);
+        let process = PoolProcess::listening(pid, server, leads_a_session(pid), handle);
         if !process.has_ended() {
             return Some(Holder::Supervisor(process));
         }
@@ -146,18 +144,13 @@ fn holder_of(connection: &OwnedFd, socket: &Path, server: u16, supervisor: Optio
     (supervisor == Some(number) && test_kill_process_group(pid).is_ok()).then_some(Holder::Group(pid))
 }
 
-/// Whether a process leads a session, and with it a group of processes, as supervisors do that `up` has started.
-fn leads(pid: Pid) -> bool {
-    getsid(Some(pid)).is_ok_and(|session| session == pid)
-}
-
 /// The handle of the process with this number, when that is the one that listens: the number of one that leads a session
 /// is no other's while its child runs, and somebody has held the socket open before and after the handle was made.
 fn handle_by_number(pid: Pid, socket: &Path) -> Option<OwnedFd> {
     let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     let Knock::Open(again) = knock(socket) else { return None };
     let (number, _) = listener_of(again.as_fd()).ok()?;
-    (leads(pid) && Pid::from_raw(i32::try_from(number).ok()?) == Some(pid)).then_some(handle)
+    (leads_a_session(pid) && Pid::from_raw(i32::try_from(number).ok()?) == Some(pid)).then_some(handle)
 }
 
 /// What comes of connecting to a socket.
@@ -224,6 +217,29 @@ mod tests {
         found[0].wait(Instant::now() + Duration::from_secs(20));
         assert!(find(&directory, &[]).unwrap().is_empty(), "its socket is still there, and nobody behind it");
         fs::remove_dir_all(&base).unwrap();
+    }
+
+    // In a container that was entered from outside a session has the number 0.
+    #[test]
+    fn a_server_is_found_also_where_its_session_is_of_another_namespace() {
+        // Process numbers there begin anew: names made of them are other tests', too.
+        let scratch = std::env::temp_dir().join(format!("rln-{}", std::process::id()));
+        fs::create_dir(&scratch).unwrap();
+        let inside = |words: &[&str]| {
+            let mut unshare = std::process::Command::new("unshare");
+            unshare.env("TMPDIR", &scratch);
+            unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--"]).args(words).output()
+        };
+        if !inside(&["true"]).is_ok_and(|output| output.status.success()) {
+            println!("skipped: this user may not make namespaces of users and processes with unshare");
+            return fs::remove_dir(&scratch).unwrap();
+        }
+        let this = std::env::current_exe().unwrap();
+        let test = "sockets::tests::a_server_is_found_by_its_socket_as_long_as_it_listens";
+        let output = inside(&[this.to_str().unwrap(), "--exact", test]).unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+        fs::remove_dir(&scratch).unwrap();
     }
 
     #[test]
