@@ -465,6 +465,59 @@ def test_more_calls_than_threads_that_wait_for_each_others_pages_lose_no_store(
         assert (content[:4], content[2048:2055]) == (b"kept", b"written"), name
 
 
+_SHARED = """
+files = [os.open(f"{root}/{name}", os.O_RDWR) for name in range(count)]
+views = [mmap.mmap(file, 0) for file in files]
+for file, view in zip(files, views):
+    view[stored : stored + 4] = b"kept"
+    os.pread(file, 1, 0)
+    os.posix_fadvise(file, 0, 4096, os.POSIX_FADV_DONTNEED)
+"""
+_WRITE_SHARED = """
+def write(file):
+    os.pwrite(file, b"written", at)
+threads = [threading.Thread(target=write, args=(file,)) for file in files[::step]]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+# SEMANTICS 117.2
+def test_more_calls_than_threads_that_hold_pages_which_the_others_want_are_no_silence(
+    new_pool: NewPool, new_mount: NewMount
+) -> None:
+    """Each kernel holds pages for calls that no thread of its mount handles; all of the other wait for those."""
+    pool = new_pool(2)
+    mounts, count = [new_mount(pool), new_mount(pool)], 220
+    for name in range(count):
+        (mounts[0] / str(name)).write_bytes(bytes(20 * PAGE))
+    with Program() as one, Program() as other:
+        programs = [one, other]
+        for mine, (program, mount) in enumerate(zip(programs, mounts, strict=True)):
+            program.run(f"root, count = {str(mount.directory)!r}, {count}")
+            program.run(f"at, step, stored = {2048 * mine}, {1 - 2 * mine}, {(10 + mine) * PAGE}")
+            program.run(_SHARED)
+        for mount in mounts:
+            mount.daemon.send(signal.SIGSTOP)
+        for program in programs:
+            program.begin(_WRITE_SHARED)
+        for program in programs:
+            assert eventually(partial(are_waiting, program, count))
+        for mount in mounts:
+            mount.daemon.send(signal.SIGCONT)
+        for program in programs:
+            program.hear()
+        for program in programs:
+            # A mount that was taken for silent has lost what was stored there.
+            program.run(_PUBLISH_MANY)
+    for name in range(count):
+        content = (mounts[0] / str(name)).read_bytes()
+        places = [0, 2048, 10 * PAGE, 11 * PAGE]
+        assert [content[at : at + 4] for at in places] == [b"writ", b"writ", b"kept", b"kept"], name
+
+
 def are_waiting(program: Program, count: int) -> bool:
     """Return whether so many of a program's threads wait for a write."""
     return sum(map(is_waiting, Path(f"/proc/{program.pid}/task").iterdir())) >= count

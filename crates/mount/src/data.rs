@@ -193,6 +193,16 @@ impl PoolFileSystem {
         Some(read)
     }
 
+    /// The kernel may have locked pages for a write that no thread handles yet; until this is dropped.
+    pub(crate) fn write_waits(&self, number: u64, range: ByteRange) -> Option<Request> {
+        self.holds_pages(&*self.handles.get(number).ok()?, range)
+    }
+
+    /// The same for a write for which something else is asked first.
+    fn holds_pages(&self, open: &OpenFile, range: ByteRange) -> Option<Request> {
+        (open.writes == Writes::InPages).then(|| self.pages.write_waits(open.file.inode(), range))
+    }
+
     /// Notes of a read that it is not sent yet. Not if it is already known where in these pages the file ends: that may be
     /// outdated when it is sent.
     fn on_turn<'a>(&'a self, reading: &'a Request, is_whole: bool) -> impl Fn(Turn) + 'a {
@@ -219,7 +229,8 @@ impl PoolFileSystem {
             open.finish_open(&self.versions, &self.handles);
         }
         if flags.kill_set_id {
-            self.drop_set_id(&open.file, caller)?;
+            let range = range_of(offset, bytes.len());
+            self.drop_set_id(&open.file, caller, || self.holds_pages(&open, range))?;
         }
         if flags.cached {
             let (_request, parts) = self.pages.begin_back(inode, offset, bytes);
@@ -361,19 +372,27 @@ impl PoolFileSystem {
 
     /// Clears set-id bits of a file that this user is about to change by a descriptor. Whether the group's
     /// bit stays depends on the user's groups, so on a mount for several users the home is sent which user it
-    /// is.
-    pub(crate) fn drop_set_id(&self, file: &File, caller: Caller) -> Result<()> {
+    /// is. `holding` tells what the kernel holds meanwhile, until that is dropped.
+    pub(crate) fn drop_set_id<T>(
+        &self,
+        file: &File,
+        caller: Caller,
+        holding: impl FnOnce() -> T,
+    ) -> Result<()> {
         if self.handles.has_set_id(file.inode()) {
+            let _held = holding();
             return self.clear_set_id(file, caller);
         }
         // A home knows of its only user's session who writes, and clears them by itself.
         let may_have_some = self.handles.is_set_id_doubted(file.inode())
             || (self.for_users && self.handles.is_set_id_outdated(file.inode()));
-        if !may_have_some {
+        // A write into lanes needs no home, and bits that one has set which does not answer are not known to be there.
+        if !may_have_some || !file.home_answers() {
             return Ok(());
         }
+        let _held = holding();
         match self.clear_set_id(file, caller) {
-            // A write into lanes needs no home, and it had none when its home was last heard.
+            // It had none when its home was last heard.
             Err(error) if matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) => {
                 self.handles.asked_for_set_id_in_vain(file.inode());
                 Ok(())
@@ -453,7 +472,7 @@ impl PoolFileSystem {
         let open = self.handles.get(number)?;
         // The kernel does not set the flag for this call.
         if caller.uid != 0 {
-            self.drop_set_id(&open.file, caller)?;
+            self.drop_set_id(&open.file, caller, || ())?;
         }
         let range = ByteRange { start: offset, end: offset.saturating_add(length) };
         const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;

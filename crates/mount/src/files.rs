@@ -400,7 +400,7 @@ impl PoolFileSystem {
         match changes.handle.map(|number| self.handles.get(number)).transpose()? {
             Some(open) if open.file.rights().write => {
                 if changes.kill_suid {
-                    self.drop_set_id(&open.file, caller)?;
+                    self.drop_set_id(&open.file, caller, || ())?;
                 }
                 if self.reserves {
                     open.file.reserve_growth(size, FirstPage::Locked)?;

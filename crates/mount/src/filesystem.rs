@@ -381,6 +381,10 @@ impl FileSystem for PoolFileSystem {
                 let range = ByteRange { start: *offset, end: offset.saturating_add((*length).into()) };
                 Some(Box::new(self.read_waits(*handle, range, unique)?))
             }
+            Operation::Write { handle, offset, data, cached: false, .. } => {
+                let range = ByteRange { start: *offset, end: offset.saturating_add(data.len() as u64) };
+                Some(Box::new(self.write_waits(*handle, range)?))
+            }
             _ => None,
         }
     }

@@ -12,6 +12,8 @@ pub(crate) enum Kind {
     Back,
     /// Writes them for a call of a program. The kernel may have them locked until it is answered.
     Through,
+    /// Is such a call that has not begun: no thread handles it, or something else is asked first. Nothing waits for it.
+    Waits,
     /// Such a call has failed, and what write-backs left out because of it is being written.
     LeftOut,
     /// That is written. The kernel may have the call's pages locked until it is answered.
@@ -156,7 +158,7 @@ impl InFlight {
     /// The parts of these pages that requests may hold locked until they are answered. A page that is just being
     /// read is not among them: the kernel reads none that it has locked for a call.
     pub(crate) fn held(&self, range: ByteRange) -> Vec<ByteRange> {
-        let holds = |kind: &Kind| matches!(kind, Kind::Through | Kind::LeftOut | Kind::Failed);
+        let holds = |kind: &Kind| matches!(kind, Kind::Through | Kind::Waits | Kind::LeftOut | Kind::Failed);
         let pages = whole_pages(range);
         let held = self.requests.iter().filter(|(_, kind, _)| holds(kind));
         let parts = held.map(|(.., of)| whole_pages(*of).intersection(pages)).filter(|part| !part.is_empty());
@@ -227,6 +229,10 @@ mod tests {
         assert!(!in_flight.has(Kind::Back, range(4096, 5000), 9));
         assert_eq!(in_flight.held(range(4095, u64::MAX)), [range(0, 4096)]);
         assert_eq!(in_flight.held(range(4096, u64::MAX)), []);
+        in_flight.begin(9, Kind::Waits, range(4100, 4200));
+        assert_eq!(in_flight.held(range(4096, u64::MAX)), [range(4096, 8192)]);
+        assert_eq!(in_flight.leave_out(4096, &[7; 4096], |_| true), [range(4096, 8192)], "it has not begun");
+        in_flight.end(9);
         let left = in_flight.leave_out(150, &[7; 3946], |_| true);
         assert_eq!(left, [range(200, 4096)]);
         in_flight.begin(3, Kind::Read, range(5000, 5001));

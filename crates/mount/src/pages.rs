@@ -151,6 +151,12 @@ impl Pages {
         (self.request(inode, begun), keeps)
     }
 
+    /// A program's write through pages has come, and something else is done first. Waits for nothing.
+    pub(crate) fn write_waits(self: &Arc<Pages>, inode: InodeId, range: ByteRange) -> Request {
+        let begun = self.change(inode, |file| self.begin(file, Kind::Waits, range));
+        self.request(inode, begun)
+    }
+
     /// These bytes of pages are about to be written back; returns which of them are to be written.
     pub(crate) fn begin_back(
         self: &Arc<Pages>,
