@@ -207,6 +207,8 @@ impl World {
                 *member < parties || (*lives && passed.contains_key(&(*of, *wait)))
             });
         }
+        // One that a later wait of this member has followed counts as a new one.
+        model.passed.remove(&(of, wait));
         model.waiting.insert(member, (of, wait));
         model.last.insert(member, (wait, of, true));
         self.arrivals.push(arrival);
