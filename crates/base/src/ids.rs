@@ -45,21 +45,26 @@ plain_id!(
     Position(u64), "position "
 );
 
-/// A slot that starts empty counts inodes and operations from its first epoch times this, so
-/// that it does not repeat the numbers of a predecessor that was lost.
-const NUMBERS_PER_EPOCH: u64 = 1 << 24;
+/// A slot that starts empty counts inodes and operations from its first epoch times this, and gives out no more
+/// than this many: no slot repeats the numbers of a predecessor that was lost.
+pub const NUMBERS_PER_EPOCH: u64 = 1 << 34;
+const _: () = assert!((Epoch::LAST_BIRTH.0 as u64 + 1) * NUMBERS_PER_EPOCH == InodeId::COUNTER_MAX + 1);
 
 impl Epoch {
+    /// No slot begins empty in a later epoch: there are no numbers left for it.
+    pub const LAST_BIRTH: Epoch = Epoch((1 << 14) - 1);
+
     /// The epoch that follows this one.
     #[must_use]
     pub fn next(self) -> Epoch {
         Epoch(self.0 + 1)
     }
 
-    /// The first number of inodes and operations of a slot that began empty in this epoch.
+    /// The first number of inodes and operations of a slot that began empty in this epoch. Behind
+    /// [`Epoch::LAST_BIRTH`] it is none that can be given out.
     #[must_use]
     pub fn first_number(self) -> u64 {
-        u64::from(self.0) * NUMBERS_PER_EPOCH
+        u64::from(self.0.min(Epoch::LAST_BIRTH.0 + 1)) * NUMBERS_PER_EPOCH
     }
 }
 
@@ -190,6 +195,15 @@ impl Timestamp {
         if self > now { wrote } else { self.max(wrote) }
     }
 
+    /// A directory's times of modification and change after its entries changed at `when`, which may be the time of a
+    /// decision elsewhere, before the latest change here. Only a user sets a time of modification behind the time of
+    /// change: that one goes.
+    #[must_use]
+    pub fn after_entries(modified: Timestamp, changed: Timestamp, when: Timestamp) -> (Timestamp, Timestamp) {
+        let latest = when.max(changed);
+        (if modified > changed { latest } else { when.max(modified) }, latest)
+    }
+
     /// The nanoseconds within the second, 0 to 999,999,999.
     #[must_use]
     pub fn subsecond_nanos(self) -> u32 {
@@ -208,6 +222,15 @@ mod tests {
         assert_eq!(inode.counter(), 0x1234_5678_9abc);
         assert_eq!(inode.to_string(), "beef123456789abc");
         assert_eq!(InodeId::ROOT, InodeId::new(Slot(0), 1));
+    }
+
+    #[test]
+    fn epochs_have_numbers_of_their_own_as_long_as_there_are_any() {
+        let last = Epoch::LAST_BIRTH;
+        assert_eq!(Epoch(2).first_number(), Epoch(1).first_number() + NUMBERS_PER_EPOCH);
+        assert_eq!(last.first_number() + NUMBERS_PER_EPOCH, InodeId::COUNTER_MAX + 1);
+        assert_eq!(last.next().first_number(), InodeId::COUNTER_MAX + 1);
+        assert_eq!(Epoch(u32::MAX).first_number(), InodeId::COUNTER_MAX + 1, "it does not wrap round");
     }
 
     #[test]

@@ -16,7 +16,10 @@ mod range;
 pub mod units;
 
 pub use error::{Error, ErrorKind, Redirect, Result};
-pub use ids::{Epoch, Generation, InodeId, LaneId, Position, Sequence, ServerId, SessionId, Slot, Timestamp};
+pub use ids::{
+    Epoch, Generation, InodeId, LaneId, NUMBERS_PER_EPOCH, Position, Sequence, ServerId, SessionId, Slot,
+    Timestamp,
+};
 pub use name::Name;
 #[doc(hidden)]
 pub use numbered::are_distinct;

@@ -155,9 +155,15 @@ impl Coordinator {
             None if join.keeps_store => return refuse_older_store(server),
             None => {}
         }
-        let asked_before = self.processes.insert(server, process) == Some(process);
+        let asked_before = self.processes.get(&server) == Some(&process);
+        let first_answer = self.unanswered.contains(&server);
+        let lost = self.map.is_some() && !join.keeps_store && !first_answer && !asked_before;
+        if lost {
+            self.check_may_lose()?;
+        }
+        self.processes.insert(server, process);
         Ok(match self.map {
-            Some(_) => self.come_back(entry, join.keeps_store, asked_before),
+            Some(_) => self.come_back(entry, lost, asked_before),
             None => self.gather(entry),
         })
     }
@@ -207,10 +213,9 @@ impl Coordinator {
 
     /// A server of the map asks again, moved to other addresses, or lost its store. `asked_before`: so did this very
     /// process, whose loss is counted.
-    fn come_back(&mut self, entry: ServerEntry, keeps_store: bool, asked_before: bool) -> Decision {
+    fn come_back(&mut self, entry: ServerEntry, lost: bool, asked_before: bool) -> Decision {
         let server = entry.server;
         let first_answer = self.unanswered.remove(&server);
-        let lost = !keeps_store && !first_answer && !asked_before;
         let map = self.map.as_mut().expect("the caller has seen the map");
         let known = &mut map.servers[usize::from(server.0)];
         if *known == entry && !lost {
@@ -225,11 +230,11 @@ impl Coordinator {
     }
 
     fn forget(&mut self, server: ServerId) -> Result<Decision> {
-        let Some(map) = &mut self.map else {
+        let Some(map) = &self.map else {
             let text = "the pool is not complete yet; nobody can be forgotten before it is";
             return refuse(ErrorKind::Retry, text.into());
         };
-        let Some(entry) = map.servers.get_mut(usize::from(server.0)) else {
+        let Some(entry) = map.servers.get(usize::from(server.0)) else {
             return refuse(ErrorKind::NotFound, format!("the pool has no {server}; nothing was forgotten"));
         };
         if entry.forgotten {
@@ -239,11 +244,27 @@ impl Coordinator {
             let text = format!("{server} holds the pool's coordinator and cannot be forgotten");
             return refuse(ErrorKind::NotPermitted, text);
         }
-        entry.forgotten = true;
+        self.check_may_lose()?;
+        let map = self.map.as_mut().expect("just seen");
+        map.servers[usize::from(server.0)].forgotten = true;
         map.epoch = map.epoch.next();
         leave_chains(map, server);
         self.unanswered.remove(&server);
         Ok(Decision::NewMap)
+    }
+
+    /// Whether slots may begin anew in the next map: a slot counts from its epoch, and there is an end of numbers.
+    fn check_may_lose(&self) -> Result<()> {
+        let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
+        if epoch < Epoch::LAST_BIRTH {
+            return Ok(());
+        }
+        let text = format!(
+            "the pool's map has changed {} times, and no slot can begin anew any more; copy out what is left, end \
+             the pool with `ramlace down` and start it anew",
+            epoch.0
+        );
+        refuse(ErrorKind::NotPermitted, text)
     }
 }
 

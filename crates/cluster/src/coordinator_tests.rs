@@ -295,6 +295,26 @@ fn a_server_that_may_not_join_or_be_forgotten_is_told_why() {
 }
 
 #[test]
+fn no_slot_begins_anew_when_there_are_no_numbers_left_for_it() {
+    let mut coordinator = pool(3, 48);
+    coordinator.map.as_mut().unwrap().epoch = Epoch(Epoch::LAST_BIRTH.0 - 1);
+    let mut last = coordinator.clone();
+    assert_eq!(last.step(join_as(2, entry(1, 1, 7001), false)), Ok(Decision::NewMap));
+    assert_eq!(last.map().unwrap().chain(Slot(1)).unwrap().complete_since, Epoch::LAST_BIRTH);
+    for input in [join_as(3, entry(1, 1, 7001), false), Input::Forget { server: ServerId(2) }] {
+        let before = last.clone();
+        let error = last.step(input).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotPermitted);
+        assert!(error.message().contains("start it anew"), "{error}");
+        assert_eq!(last, before);
+    }
+    // Who has lost nothing goes on.
+    assert_eq!(last.step(join_as(2, entry(1, 1, 7001), false)), Ok(Decision::Unchanged));
+    assert_eq!(last.step(join_as(3, entry(1, 1, 9999), true)), Ok(Decision::NewMap));
+    assert_eq!(coordinator.step(Input::Forget { server: ServerId(2) }), Ok(Decision::NewMap));
+}
+
+#[test]
 fn pools_that_cannot_be_are_refused() {
     for (servers, slots) in [(0, 4096), (3, 47), (1, 0), (1, limits::SLOTS_MAX + 1), (4097, 65_536)] {
         assert_eq!(Coordinator::new(config(servers, slots)).unwrap_err().kind(), ErrorKind::Invalid);

@@ -1,6 +1,6 @@
 //! Recalls of leases on bytes, from the change that begins one to its acknowledgement or the end of its holder's time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ramlace_base::{ByteRange, Result, SessionId, limits};
 use ramlace_wire::leases::{DataRecall, EndRecalls};
@@ -146,7 +146,7 @@ impl DataLeases {
     /// A holder acknowledges recalls: those that are done, those that it cannot do before a call of its own is
     /// answered, and those of relaxed files. Returns whether an answer may have fewer recalls to wait for now.
     pub fn acknowledge(&mut self, session: SessionId, ended: &EndRecalls) -> bool {
-        let mut changed = false;
+        let (mut changed, mut places) = (false, BTreeSet::new());
         let blocked = ended.blocked.iter().map(|number| (number, WaitedFor::Publishers));
         for (number, by) in blocked.chain(ended.relaxed.iter().map(|number| (number, WaitedFor::Nobody))) {
             if let Some(pending) = self.recalls.get_mut(number).filter(|pending| pending.holder == session) {
@@ -159,11 +159,15 @@ impl DataLeases {
             if self.recalls.get(number).is_some_and(|pending| pending.holder == session) {
                 let earlier = self.note_dropped(*number);
                 self.note_dropped_whole(*number);
-                earlier.into_iter().chain([*number]).for_each(|number| self.end_recall(number));
+                places.extend(
+                    earlier.into_iter().chain([*number]).filter_map(|number| self.remove_recall(number)),
+                );
                 self.returning.note_acknowledged(session, self.last_number);
                 changed = true;
             }
         }
+        // Once for all of them: it walks all that are left.
+        places.into_iter().for_each(|place| self.note_drops(place, session));
         changed
     }
 
@@ -364,9 +368,16 @@ impl DataLeases {
     }
 
     pub(super) fn end_recall(&mut self, number: u64) {
-        let Some(Pending { place, holder, range, .. }) = self.recalls.remove(&number) else { return };
+        let holder = self.recalls.get(&number).map(|pending| pending.holder);
+        if let Some((place, holder)) = self.remove_recall(number).zip(holder) {
+            self.note_drops(place, holder);
+        }
+    }
+
+    /// The same; the caller notes the drops at the place that is returned.
+    fn remove_recall(&mut self, number: u64) -> Option<Place> {
+        let Pending { place, holder, range, .. } = self.recalls.remove(&number)?;
         self.unlist(place, holder, number);
-        self.note_drops(place, holder);
         let first = (place, holder, range.start / PAGE_BYTES);
         let last = (place, holder, range.end / PAGE_BYTES);
         let over: Vec<_> = self
@@ -376,6 +387,7 @@ impl DataLeases {
             .map(|(key, _)| *key)
             .collect();
         over.iter().for_each(|key| _ = self.bases.remove(key));
+        Some(place)
     }
 
     /// Whether a holder has not answered in time, and not yet since.

@@ -90,7 +90,11 @@ impl Watches {
         waiter: Option<(SessionId, u64)>,
         begin: u64,
     ) -> Result<WatchAnswer> {
-        self.make_room(place)?;
+        self.make_room(place).inspect_err(|_| {
+            if place.1.is_none() {
+                self.homes.remove(&place.0);
+            }
+        })?;
         self.queries += 1;
         let watch = self.places.entry(place).or_insert_with(|| Watch::new(begin));
         watch.asked = self.queries;

@@ -180,6 +180,11 @@ fn when_somebody_waits_everywhere_one_more_place_is_refused() {
     }
     let refused = watches.ask(of(limits::WATCHES_PER_SERVER_MAX), range(0, 1), None, None, 5);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::TooMany);
+    // Nor is a home remembered that has no place.
+    let home = InodeId(1 << 20);
+    watches.see(home, HomeSeen { size: 1, generation: Generation(1), place: BytesPlace::Lanes });
+    watches.ask((home, None), range(0, 1), None, None, 5).unwrap_err();
+    assert!(watches.has_no_homes());
     watches.end_session(session(1));
     watches.ask(of(limits::WATCHES_PER_SERVER_MAX), range(0, 1), None, None, 5).unwrap();
 }

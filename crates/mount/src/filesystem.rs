@@ -271,8 +271,10 @@ impl PoolFileSystem {
                 let flags = WriteFlags { cached, append, direct, kill_set_id: kill_suid };
                 let asked = (request.unique, request.caller);
                 let written = self.write(inode, handle, offset, data, flags, asked);
+                // As fsync does.
+                let told = || self.write_errors.tell(inode, &self.handles.get(handle)?.errors_reported);
                 let written = match sync && written.is_ok() {
-                    true => self.raw().sync(inode).and(written),
+                    true => self.raw().sync(inode).and(told()).and(written),
                     false => written,
                 };
                 self.answer_write(reply, inode, written);

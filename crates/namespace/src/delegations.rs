@@ -20,15 +20,27 @@ impl SlotState {
         InodeId::new(self.slot, self.next_counter.min(InodeId::COUNTER_MAX))
     }
 
-    /// Whether operations across slots are coordinated here that have not ended.
+    /// Whether the slot can be delegated: it has numbers for all that its holder may promise, and no operation
+    /// across slots is under way that this slot coordinates or holds a part of. What is held for another slot is done
+    /// when that one says so, and its holder would promise by what was before.
     #[must_use]
-    pub fn is_operating(&self) -> bool {
-        !self.intents.is_empty() || !self.unfinished.is_empty()
+    pub fn may_be_delegated(&self) -> bool {
+        self.delegation.is_none()
+            && self.has_numbers_for_promises(1)
+            && self.intents.is_empty()
+            && self.unfinished.is_empty()
+            && self.coordinators.values().all(|coordinator| coordinator.held_numbers().next().is_none())
     }
 
-    /// Delegates the slot, unless it is delegated: then the server has to recall it first.
+    /// Whether there are numbers for so many times what a holder may promise before it sends it.
+    #[must_use]
+    pub fn has_numbers_for_promises(&self, times: u64) -> bool {
+        self.next_counter + times * limits::CHANGES_PER_MESSAGE_MAX as u64 <= self.numbers_end()
+    }
+
+    /// Delegates the slot, if that is possible now.
     pub(crate) fn delegate(&mut self, session: SessionId) {
-        if self.delegation.is_some() {
+        if !self.may_be_delegated() {
             return;
         }
         // So that the slot is notified when the session ends.
@@ -52,7 +64,7 @@ impl SlotState {
     pub(crate) fn end_delegation_if(&mut self, ends: impl Fn(&Delegation) -> bool) {
         if self.delegation.take_if(|delegation| ends(delegation)).is_some() {
             let told = limits::CHANGES_PER_MESSAGE_MAX as u64;
-            self.next_counter = (self.next_counter + told).min(InodeId::COUNTER_MAX + 1);
+            self.next_counter = (self.next_counter + told).min(self.numbers_end());
         }
     }
 }

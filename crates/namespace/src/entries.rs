@@ -189,9 +189,9 @@ pub(crate) struct Touch<'inode> {
 }
 
 impl Touch<'_> {
-    pub(crate) fn touch(&mut self, now: Timestamp) {
-        *self.modified = now;
-        *self.changed = now;
+    /// The entries changed at `when`: see [`Timestamp::after_entries`].
+    pub(crate) fn touch(&mut self, when: Timestamp) {
+        (*self.modified, *self.changed) = Timestamp::after_entries(*self.modified, *self.changed, when);
     }
 }
 

@@ -103,7 +103,7 @@ impl SlotState {
             Hold::Entry(entry) => self.finish_entry(entry, commit, now),
             Hold::Moved { inode, parent } => {
                 if let (true, Some(inode)) = (commit, self.inodes.get_mut(&inode)) {
-                    inode.changed = now;
+                    inode.note_change(now);
                     if let (Some(parent), Body::Directory(directory)) = (parent, &mut inode.body) {
                         directory.parent = parent;
                     }
@@ -248,7 +248,8 @@ impl SlotState {
         if may.is_ok() && sealable.as_ref().is_err_and(|why| why.kind() == ErrorKind::Retry) {
             self.note_caller(inode, asker.token);
         }
-        sealable.and(may)?;
+        // As in Linux: who may not remove it does not hear what is in it.
+        may.and(sealable)?;
         self.check_whole(inode, asker.token)?;
         self.set_phase(inode, Phase::Sealed);
         Ok(Hold::Sealed(inode))
@@ -270,7 +271,7 @@ impl SlotState {
         }
         inode.links += 1;
         inode.held = true;
-        inode.changed = asker.now;
+        inode.note_change(asker.now);
         Ok(())
     }
 
@@ -291,7 +292,7 @@ impl SlotState {
         let inode = self.inode_mut(id)?;
         inode.links -= 1;
         inode.held = true;
-        inode.changed = asker.now;
+        inode.note_change(asker.now);
         Ok(Hold::Lowered(id))
     }
 

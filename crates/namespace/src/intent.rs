@@ -234,15 +234,18 @@ impl SlotState {
             self.intent_mut(token).holds.extend(holds);
             return Ok(Some(answer));
         }
-        let fresh = self.next_intent;
+        let number = match self.intent_mut(token).asked.get(&slot) {
+            Some(number) => *number,
+            None => {
+                let number = self.number_operation()?;
+                self.unfinished.insert((slot, number));
+                number
+            }
+        };
         let intent = self.intent_mut(token);
+        intent.asked.insert(slot, number);
         intent.parts += 1;
         let part_number = intent.parts;
-        let number = *intent.asked.entry(slot).or_insert(fresh);
-        if number == fresh {
-            self.next_intent += 1;
-            self.unfinished.insert((slot, number));
-        }
         let stamp = self.stamp(slot, number);
         let message = Prepare { token, stamp, slot, number: part_number, who, now, part };
         let delivery = self.outbox.send(Delivery::Prepare(Box::new(message)), effects);

@@ -82,8 +82,11 @@ impl SlotState {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let token = Token { session: SessionId::NONE, sequence: Sequence(self.next_intent) };
-        self.next_intent += 1;
+        let number = match self.number_operation() {
+            Ok(number) => number,
+            Err(why) => return self.note_refusal(inode, &why),
+        };
+        let token = Token { session: SessionId::NONE, sequence: Sequence(number) };
         let step = self.begin_on_all(
             Caller { token, who: &NOBODY, on_behalf: false, now },
             inode,
@@ -226,7 +229,7 @@ impl SlotState {
     fn change_directory(&mut self, inode: InodeId, attributes: &PartitionAttributes, now: Timestamp) {
         let inode = self.inodes.get_mut(&inode).expect("what is held lives");
         inode.set_partition_attributes(attributes);
-        inode.changed = now;
+        inode.note_change(now);
     }
 
     // ---- at the other slots ----

@@ -122,3 +122,24 @@ fn parts_that_are_for_another_slot_are_refused() {
         assert_eq!(state.inodes, before, "{part:?}");
     }
 }
+
+// SEMANTICS 142.2
+#[test]
+fn a_slot_that_holds_a_part_for_another_is_not_delegated_before_that_is_decided() {
+    let mut state = slot();
+    let delegate = |state: &mut SlotState| {
+        let op = Op::Delegate { session: SessionId([1; 16]) };
+        state.apply(&Command { now: Timestamp { nanos: 3 }, origin: Origin::Server, op });
+        state.delegation().is_some()
+    };
+    make(&mut state, 3, 3).unwrap();
+    make(&mut state, 4, 3).unwrap();
+    decide(&mut state, 4, 3, true);
+    assert!(
+        !state.may_be_delegated() && !delegate(&mut state),
+        "what its holder knows may be otherwise soon"
+    );
+    decide(&mut state, 3, 3, true);
+    assert!(state.may_be_delegated() && delegate(&mut state));
+    assert!(!state.may_be_delegated());
+}

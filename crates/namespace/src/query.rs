@@ -1,5 +1,7 @@
 //! Queries: they change nothing. The answer to each is described at its request; where a subject's file lies above this one and has several, they stand there.
 
+use std::collections::BTreeSet;
+
 use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, SessionId, limits};
 use ramlace_layout::COLLISION_BITS;
 use ramlace_wire::namespace::{
@@ -10,7 +12,7 @@ use ramlace_wire::{Attributes, Credentials, Request};
 
 use crate::entries::not_found;
 use crate::state::SlotState;
-use crate::state::directory::Entry;
+use crate::state::directory::{Claim, Directory, Entry};
 use crate::state::inode::{Body, right};
 
 /// No entry of a page takes more bytes on the wire: a name of 255, twelve numbers of at most ten.
@@ -152,6 +154,15 @@ impl SlotState {
         Ok((shown.map(|(cookie, entry)| self.directory_entry(cookie, entry)).collect(), is_all))
     }
 
+    /// Old names that decided renames have yet to take away, and whose new ones are shown: no listing has both.
+    fn names_left(&self, inode: InodeId, directory: &Directory) -> BTreeSet<&Name> {
+        if directory.busy.values().all(|claim| *claim == Claim::Asked) {
+            return BTreeSet::new();
+        }
+        let left = self.intents.values().filter_map(|intent| intent.name_left(self.slot));
+        left.filter(|(parent, _)| *parent == inode).map(|(_, name)| name).collect()
+    }
+
     fn read_directory(&self, who: &Credentials, request: ReadDirectory) -> Result<DirectoryPage> {
         if request.entries_max == 0 {
             return Err(Error::new(ErrorKind::Invalid, "a page of a directory has at least one entry"));
@@ -164,7 +175,12 @@ impl SlotState {
         self.check_partition(request.inode, directory, partition)?;
         // A spread directory may continue in another slot.
         let last = directory.spread.as_ref().map_or(u64::MAX, |_| self.hash.last_cookie(partition));
-        let mut rest = directory.entries.after(request.after).take_while(|(cookie, _)| *cookie <= last);
+        let left = self.names_left(request.inode, directory);
+        let mut rest = directory
+            .entries
+            .after(request.after)
+            .take_while(|(cookie, _)| *cookie <= last)
+            .filter(|(_, entry)| !left.contains(&entry.name));
         let entries_max = request.entries_max.min(limits::READDIR_ENTRIES_MAX) as usize;
         let entries: Vec<DirectoryEntry> = rest
             .by_ref()

@@ -9,7 +9,7 @@
 //! last: between the two, a lookup of the old name gets Retry, so that no client finds the inode under neither
 //! name, or under both. The order of moves is released when all parents have changed, this slot's among them.
 
-use ramlace_base::{Error, ErrorKind, InodeId, Result, Slot, Timestamp};
+use ramlace_base::{Error, ErrorKind, InodeId, Name, Result, Slot, Timestamp};
 use ramlace_wire::FileKind;
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::peer::{Ascend, Ascended, Part, Prepared, PutEntry, Target, Token};
@@ -203,7 +203,12 @@ impl SlotState {
             own.into_iter().for_each(|hold| self.finish_hold(hold, true, now, effects));
             self.send_decision(token, ORDER, number, true, now, effects);
         }
+        let home = self.slot;
         if !self.intent_mut(token).asked.is_empty() {
+            if let Some((parent, _)) = self.intent_mut(token).name_left(home) {
+                // Listings that others know show it still.
+                self.directory_mut(parent).1.entries.note_removal();
+            }
             return Ok(None);
         }
         let mut intent = self.intents.remove(&token).expect("just seen");
@@ -221,6 +226,19 @@ impl SlotState {
 }
 
 impl Intent {
+    /// The old name of a decided rename, here in `home`, when its new one is shown already. In an exchange both stay.
+    pub(crate) fn name_left(&self, home: Slot) -> Option<(InodeId, &Name)> {
+        let Goal::Rename(rename) = &self.goal else { return None };
+        let request = &rename.request;
+        let is_put = match request.new_slot {
+            // What is held here beside the old entry is done before it where it cannot wait.
+            slot if slot == home => self.holds.len() == 1,
+            slot => !self.asked.contains_key(&slot),
+        };
+        let is_left = self.decided.is_some() && request.mode != RenameMode::Exchange && is_put;
+        is_left.then_some((request.parent, &request.name))
+    }
+
     /// In an exchange the old name leads to the new one's former target.
     fn give_back_target(&mut self) {
         let Goal::Rename(rename) = &self.goal else { return };

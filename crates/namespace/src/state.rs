@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use ramlace_base::{
-    Epoch, Error, ErrorKind, InodeId, Redirect, Result, Sequence, SessionId, Slot, Timestamp, limits,
+    Epoch, Error, ErrorKind, InodeId, NUMBERS_PER_EPOCH, Redirect, Result, Sequence, SessionId, Slot,
+    Timestamp, limits,
 };
 use ramlace_wire::peer::Token;
 use ramlace_wire::{Credentials, ErrorBody, LayoutHints, Owner};
@@ -352,7 +353,7 @@ impl SlotState {
                 "the server holds as many files and directories as it may; see `ramlace df` and `up --inodes`",
             ));
         }
-        if self.next_counter > InodeId::COUNTER_MAX {
+        if self.next_counter >= self.numbers_end() {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!("{} has given out all its inode numbers; use another directory", self.slot),
@@ -363,6 +364,23 @@ impl SlotState {
         Ok(inode)
     }
 
+    /// A number for an operation, by which another slot knows it.
+    pub(crate) fn number_operation(&mut self) -> Result<u64> {
+        if self.next_intent >= self.numbers_end() {
+            let text =
+                format!("{} has given out all its numbers of operations; use another directory", self.slot);
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        self.next_intent += 1;
+        Ok(self.next_intent - 1)
+    }
+
+    /// Behind the last number that may be given out here: who begins anew after this slot was lost, in the next epoch
+    /// at the earliest, counts from there on.
+    pub(crate) fn numbers_end(&self) -> u64 {
+        (self.first_number + NUMBERS_PER_EPOCH).min(InodeId::COUNTER_MAX + 1)
+    }
+
     pub(crate) fn session_mut(&mut self, caller: Caller) -> &mut Session {
         self.sessions.get_mut(&caller.token.session).expect("the session was admitted")
     }
@@ -371,3 +389,7 @@ impl SlotState {
 pub(crate) fn shown(outcome: std::result::Result<Reply, ErrorBody>) -> Result<Reply> {
     outcome.map_err(ErrorBody::into_error)
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

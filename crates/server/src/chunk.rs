@@ -23,6 +23,7 @@ use crate::lanes::InFlight;
 use crate::origin::{gives_lease, spared_by};
 use crate::owners::{Claiming, wish_of};
 use crate::server::data_desk::place_of;
+use crate::server::outgoing::PagesSent;
 use crate::server::{Outcome, Refusal, Server};
 
 /// Zeros that are sent where a lane has a hole: a load of the hole would allocate memory.
@@ -41,7 +42,9 @@ impl Server {
             Readable::Hole => Answer::Body(body),
             Readable::Staged(bytes) => Answer::Staged(body, bytes),
             // What is not part of the window are static zeros.
-            Readable::InPlace { window, segments } => Answer::InPlace { body, window, segments },
+            Readable::InPlace { window, segments, pages } => {
+                Answer::InPlace { body, window, segments, pages }
+            }
         })
     }
 
@@ -75,7 +78,13 @@ impl Server {
         }
         let (kept, arriving) = self.keep_lane(header, lane, range)?;
         if !self.is_stored_into(request.target.slot, lane) {
-            return Ok((self.readable_of(&map, request, range, arriving)?, kept));
+            let outgoing = &self.lane_desk.outgoing;
+            let at_once = outgoing.was_met(lane, header.session) || arriving;
+            let mut readable = self.readable_of(&map, request, range, at_once)?;
+            if let Readable::InPlace { pages, .. } = &mut readable {
+                *pages = Some(outgoing.begin(lane, header.session, range));
+            }
+            return Ok((readable, kept));
         }
         let readable = self.readable_of(&map, request, range, true)?;
         match &readable {
@@ -123,7 +132,7 @@ impl Server {
         }
         let window = store.window(lane, range.start, range.length())?;
         let segments = with_zeros_for_holes(&window, range.start, &extents);
-        Ok(Readable::InPlace { window, segments })
+        Ok(Readable::InPlace { window, segments, pages: None })
     }
 
     /// The session's kernel caches pages of these bytes from now on; an empty range means the whole lane.
@@ -548,7 +557,7 @@ impl Server {
 enum Readable {
     Hole,
     Staged(Vec<u8>),
-    InPlace { window: Window, segments: Vec<RawSegment> },
+    InPlace { window: Window, segments: Vec<RawSegment>, pages: Option<PagesSent> },
 }
 
 /// All changes of the session in the slot with a lower number are answered or abandoned.

@@ -85,6 +85,7 @@ impl Server {
         ranges: &[ByteRange],
         change: Change,
     ) -> Result<Vec<u64>> {
+        self.lane_desk.outgoing.meet(lane, ranges, by);
         let mut store = self.store.borrow_mut();
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
             &mut |range| read_lane(&mut store, lane, range);

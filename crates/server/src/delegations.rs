@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ramlace_base::{Error, ErrorKind, InodeId, Result, Sequence, SessionId, Slot, limits};
-use ramlace_namespace::{Command, Delegation, Op, Origin};
+use ramlace_namespace::{Command, Delegation, Op, Origin, SlotState};
 use ramlace_wire::delegation::Delegated;
 use ramlace_wire::namespace::GetAttributes;
 use ramlace_wire::{Credentials, FileKind};
@@ -68,10 +68,12 @@ impl Server {
         held.into_iter().try_for_each(|(slot, held)| self.end_delegation(slot, held, Sequence(0)))
     }
 
-    /// If there is less room than holders may need, asks them to give their slots back.
+    /// If there is less room, or there are fewer numbers, than holders may need, asks them to give their slots back.
     pub fn recall_without_room(&self, slot: Slot) {
+        let has_numbers =
+            self.durable.borrow().names(slot).is_none_or(|names| names.has_numbers_for_promises(2));
         if let Some(held) = self.delegation(slot)
-            && !self.has_room_for_delegations(self.delegations.count(), 8)
+            && !(has_numbers && self.has_room_for_delegations(self.delegations.count(), 8))
         {
             self.delegations.want(slot, held, clock::instant());
         }
@@ -123,7 +125,7 @@ impl Server {
 
     fn may_delegate(&self, session: SessionId, slot: Slot) -> bool {
         let durable = self.durable.borrow();
-        let is_at_rest = durable.names(slot).is_some_and(|names| !names.is_operating());
+        let is_at_rest = durable.names(slot).is_some_and(SlotState::may_be_delegated);
         let leases = self.leases.leases.borrow();
         is_at_rest
             && leases.listens(session)

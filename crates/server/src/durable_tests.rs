@@ -152,7 +152,7 @@ fn random_change(dice: &mut Dice, slot: Slot, session: SessionId, number: u64) -
 fn random_op(dice: &mut Dice, slot: Slot) -> Op {
     let name = Name::new(format!("n{}", dice.roll(12)).as_bytes()).unwrap();
     let parent = InodeId::new(slot, 1);
-    let inode = InodeId::new(slot, (1 << 24) + dice.roll(20));
+    let inode = InodeId::new(slot, Epoch(1).first_number() + dice.roll(20));
     match dice.roll(8) {
         0..4 => {
             let layout = Layout {

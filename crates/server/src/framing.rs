@@ -23,7 +23,7 @@ use ramlace_base::{Error, ErrorKind, Position, Result, limits};
 use crate::record::{At, Place, Record};
 
 /// The first bytes of a log and of a snapshot; the last of them is the version of the format.
-pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x17";
+pub const LOG_MAGIC: [u8; 8] = *b"rlog\0\0\0\x18";
 /// The number of bytes that all versions share.
 const MAGIC_OF_ALL_BYTES: usize = 7;
 const HEADER_BYTES: usize = 26;

@@ -21,6 +21,7 @@ use ramlace_wire::{Header, Shows};
 
 use crate::server::counts::Timed;
 use crate::server::lease_desk::Recalled;
+use crate::server::outgoing::PagesSent;
 use crate::server::{Outcome, Refusal, Server};
 
 /// A request under way, and the slots that its answer may show.
@@ -113,6 +114,8 @@ pub enum Answer {
         window: Window,
         /// The bytes.
         segments: Vec<RawSegment>,
+        /// Where a kernel keeps them.
+        pages: Option<PagesSent>,
     },
     /// A body, and a descriptor.
     Descriptor(Vec<u8>, OwnedFd),
@@ -268,7 +271,11 @@ async fn send(
     match outcome {
         Ok(Answer::Body(body)) => connection.queue_reply(reply, &body, &[]),
         Ok(Answer::Staged(body, bytes)) => connection.queue_reply(reply, &body, &bytes),
-        Ok(Answer::InPlace { body, window: _window, segments }) => {
+        Ok(Answer::InPlace { pages: Some(pages), .. }) if !pages.begin(connection) => {
+            let text = "others have changed these bytes before they were sent";
+            server.refuse(connection, &header, &Error::new(ErrorKind::Retry, text).into());
+        }
+        Ok(Answer::InPlace { body, window: _window, segments, pages: _pages }) => {
             // SAFETY: the window keeps the segments mapped until this call has returned; what is no part of it is
             // static.
             return unsafe { connection.send_in_place(reply, &body, &segments).await };

@@ -62,9 +62,11 @@ impl Server {
                 Err(refusal) if comes_again(refusal.error.kind()) => break,
                 Err(refusal) => {
                     // What was promised after it may depend on it. A late copy of what was done and acknowledged
-                    // breaks nothing.
+                    // breaks nothing, nor does a close of what is not open: nothing depends on one.
                     let is_late = is_met && refusal.error.kind() == ErrorKind::Stale;
-                    is_broken |= request.delegation != 0 && !is_late;
+                    let is_closed =
+                        change.kind == Kind::Close.number() && refusal.error.kind() == ErrorKind::BadHandle;
+                    is_broken |= request.delegation != 0 && !is_late && !is_closed;
                     Changed { body: Bytes::default(), error: Some(ErrorBody::new(&refusal.error)) }
                 }
             });

@@ -184,6 +184,27 @@ fn a_late_copy_of_what_was_acknowledged_ends_no_delegation() {
     });
 }
 
+// SEMANTICS 142.3
+#[test]
+fn a_close_of_what_is_not_open_ends_no_delegation() {
+    let server = TestServer::start(1);
+    run(async {
+        let (mut client, file, delegated) = holder(&server).await;
+        let close = |sequence| change(sequence, &Close { inode: file, modified: None, leases: false }, None);
+        let next = InodeId::new(delegated.next.slot(), delegated.next.counter() + 1);
+        let changes = vec![
+            change(100, &create("a"), Some(delegated.next)),
+            close(101),
+            close(102),
+            change(103, &create("b"), Some(next)),
+        ];
+        let told = ask(&mut client, &many(delegated.number, changes)).await.unwrap();
+        assert_eq!(errors(&told), [None, None, Some(ErrorKind::BadHandle), None]);
+        let found = client.ask(&Lookup { parent: InodeId::ROOT, name: name("b") }).await;
+        assert_eq!(found.unwrap().inode, next);
+    });
+}
+
 // SEMANTICS 142.4
 #[test]
 fn a_slot_is_delegated_still_when_its_servers_process_has_died() {

@@ -15,6 +15,7 @@ pub mod known_map;
 pub mod known_waits;
 pub mod lane_desk;
 pub mod lease_desk;
+pub mod outgoing;
 pub mod spreading;
 pub mod staging_room;
 pub mod watched;

@@ -175,7 +175,8 @@ impl Store {
         let tails: Vec<LaneId> = tails.map(|(id, _)| *id).collect();
         let before = self.usage().used_bytes;
         for id in tails {
-            self.trim(id)?;
+            // The others are still to be trimmed.
+            self.trim(id).inspect_err(|_| self.tails = true)?;
         }
         Ok(self.usage().used_bytes < before)
     }

@@ -53,7 +53,9 @@ impl Check<'_> {
             mark_lost(finding, lost);
         } else if links != entries {
             let text = format!("inode {id} counts {links} entries; {entries} lead to it");
-            let finding = self.find(FindingKind::LinksMiscounted, server, Some(id), String::new(), text);
+            // Entries that come and go meanwhile make other numbers in each scan; what is damaged has the same.
+            let place = format!("{links} {entries}");
+            let finding = self.find(FindingKind::LinksMiscounted, server, Some(id), place, text);
             mark_lost(finding, lost);
         }
     }
@@ -91,7 +93,9 @@ impl Check<'_> {
                 "directory {id} counts {links} links; with {inside} directories in it, it has {}",
                 2 + inside
             );
-            self.find(FindingKind::LinksMiscounted, server, Some(id), String::new(), text);
+            // As with a file's.
+            let place = format!("{links} {inside}");
+            self.find(FindingKind::LinksMiscounted, server, Some(id), place, text);
         }
         if let Some(above) = found_in.filter(|above| *above != parent) {
             let text = format!("directory {id} is in directory {above} and takes {parent} for its parent");

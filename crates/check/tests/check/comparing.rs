@@ -61,6 +61,25 @@ fn counts_of_links_are_checked() {
 }
 
 #[test]
+fn what_is_made_and_removed_all_the_time_is_no_damage() {
+    use FindingKind::LinksMiscounted;
+    let scan_with = |directories: u32, entries: u32| {
+        let mut facts = good();
+        (facts.inodes[0].links, facts.inodes[3].links) = (directories, entries);
+        scan(&facts)
+    };
+    let first = scan_with(4, 3);
+    for (directories, entries, found) in
+        [(5, 4, &[][..]), (4, 4, &[LinksMiscounted]), (5, 3, &[LinksMiscounted])]
+    {
+        let mut second = scan_with(directories, entries);
+        second.keep_found_by(&first);
+        let kinds: Vec<FindingKind> = second.findings.iter().map(|finding| finding.kind).collect();
+        assert_eq!(kinds, found, "{directories} {entries}");
+    }
+}
+
+#[test]
 fn directories_are_checked() {
     use FindingKind::*;
     assert_eq!(found(|facts| facts.inodes[4].parent = Some(ROOT)), [ParentDiffers]);

@@ -22,7 +22,7 @@ pub struct Facts {
 }
 
 pub fn id(slot: u16, counter: u64) -> InodeId {
-    InodeId::new(Slot(slot), (1 << 24) + counter)
+    InodeId::new(Slot(slot), Epoch(1).first_number() + counter)
 }
 
 pub const ROOT: InodeId = InodeId::ROOT;

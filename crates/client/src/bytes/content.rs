@@ -86,7 +86,10 @@ impl File {
         if bytes.is_empty() {
             return self.size();
         }
-        self.append_all(handle, bytes, pages).map_err(|error| self.tell(error))
+        let offset = self.append_all(handle, bytes, pages).map_err(|error| self.tell(error))?;
+        // Where it would be was not known before.
+        self.forget_kept(ByteRange { start: offset, end: offset + bytes.len() as u64 });
+        Ok(offset)
     }
 
     fn append_all(&self, handle: &Handle, bytes: &[u8], pages: Pages<'_>) -> Result<u64> {
@@ -236,7 +239,9 @@ impl File {
         Ok(info.attributes.generation == size.generation)
     }
 
-    /// Writes the file's bytes from the caller's memory.
+    /// Writes the file's bytes from the caller's memory, which begins at `offset`; returns the bytes written. Where
+    /// the pool becomes full in the middle these are fewer than given. For memory with gaps that is an error: a count
+    /// would not say which bytes were written.
     pub(crate) fn write_from(&self, memory: &mut Memory<'_>, offset: u64) -> Result<usize> {
         self.write_pages(memory, offset, Pages::None)
     }
@@ -255,8 +260,9 @@ impl File {
         if length == 0 {
             return Ok(0);
         }
-        let written = ByteRange { start: offset, end: offset + length };
-        self.reserve_gap(offset, pages.first_page())?;
+        let (written, last) = (memory.hull().unwrap_or_default(), memory.last_range());
+        check_range(offset, written.length()).map_err(|error| self.tell(error))?;
+        self.reserve_gap(last.start, pages.first_page())?;
         let _changing = self.changing(written);
         if let Some(bytes) =
             self.begin_lanes(handle, memory, written, pages).map_err(|error| self.tell(error))?
@@ -279,14 +285,22 @@ impl File {
         pages: Pages<'_>,
     ) -> Result<usize> {
         handle.session.before_lanes(self.inode())?;
+        // The home is notified of the last range: what lies before it may be a hole.
+        let (last, has_gaps) = (memory.last_range(), memory.bytes() as u64 != range.length());
         let write = |size: Size| {
             let before = handle.open.written();
             let growth = Growth::to(range);
             let grows = (range.end > size.size).then_some(&growth);
-            let written = self.write_once(handle, size, memory.whole(), range.start, pages, grows)?;
+            let written = self.write_once(handle, size, memory.whole(), range.start, pages, grows);
+            if has_gaps && written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
+                // Some of it may be written.
+                handle.session.touch(&handle.open);
+            }
+            let written = written?;
+            let missing = memory.bytes() as u64 - written;
             match growth.answer() {
                 Some(answer) => learn_size(handle, answer, before),
-                None => self.extend(handle, size, ByteRange { end: range.start + written, ..range })?,
+                None => self.extend(handle, size, ByteRange { end: last.end - missing, ..last })?,
             }
             Ok(written as usize)
         };
@@ -294,7 +308,7 @@ impl File {
     }
 
     /// Writes with one generation and returns the bytes written: fewer than given when the pool became full
-    /// in the middle. Retry: the file has another generation.
+    /// in the middle, which is an error for memory with gaps. Retry: the file has another generation.
     fn write_once(
         &self,
         handle: &Handle,
@@ -305,10 +319,13 @@ impl File {
         growth: Option<&Growth>,
     ) -> Result<u64> {
         let bytes = memory.bytes() as u64;
+        let has_gaps = memory.hull().is_some_and(|hull| hull.length() != bytes);
         let transfer = self.transfer_of(pages, handle, size, Direction::Write, memory);
         match (Transfer { growth, ..transfer }).run() {
             Outcome::Done => Ok(bytes),
-            Outcome::Failed { done_to, error } if error.kind() == ErrorKind::NoSpace && done_to > offset => {
+            Outcome::Failed { done_to, error }
+                if error.kind() == ErrorKind::NoSpace && done_to > offset && !has_gaps =>
+            {
                 Ok(done_to - offset)
             }
             Outcome::Failed { error, .. } | Outcome::Outdated(error) => Err(error),

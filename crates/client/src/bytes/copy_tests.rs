@@ -102,6 +102,34 @@ fn a_fetch_that_fails_changes_no_copy_without_its_twin() {
     assert_eq!(there(&theirs, 3), 6);
 }
 
+// SEMANTICS 8.4
+#[test]
+fn what_a_full_pool_did_not_take_of_a_copy_still_counts_as_changed() {
+    let pool = FakePool::start(2);
+    let (copy, theirs) = copied(&pool, 1000);
+    // As many bytes as lie before the second grain.
+    pool.state().lane_bytes_max = 2 * GRAIN;
+    grain(&copy, 0).store(1, Ordering::Relaxed);
+    grain(&copy, 2).store(2, Ordering::Relaxed);
+    assert_eq!(copy.publish().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!((there(&theirs, 0), there(&theirs, 2)), (1, 0));
+    pool.state().lane_bytes_max = usize::MAX;
+    assert_eq!(copy.publish().unwrap(), 2 * GRAIN as u64);
+    assert_eq!((there(&theirs, 0), there(&theirs, 2)), (1, 2));
+}
+
+#[test]
+fn grains_that_are_published_behind_a_cut_are_in_the_file() {
+    let pool = FakePool::start(2);
+    let (copy, theirs) = copied(&pool, 1000);
+    theirs.truncate(3 * GRAIN as u64).unwrap();
+    grain(&copy, 1).store(1, Ordering::Relaxed);
+    grain(&copy, 500).store(2, Ordering::Relaxed);
+    copy.publish().unwrap();
+    assert_eq!(theirs.size().unwrap(), 501 * GRAIN as u64, "as by a write to the last of them");
+    assert_eq!((there(&theirs, 1), there(&theirs, 400), there(&theirs, 500)), (1, 0, 2));
+}
+
 #[test]
 fn a_forked_child_is_told_that_a_copy_is_its_parents() {
     let pool = FakePool::start(2);

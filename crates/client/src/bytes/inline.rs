@@ -113,7 +113,8 @@ impl File {
         let created = self.layout().created;
         let is_first = handle.open.is_inline() && handle.open.size().size == 0 && range.end > BYTES_MAX;
         // The epoch of the promotion decides what is a hole. Of several pieces, one might find no room.
-        let can_be = || self.is_current_epoch(handle, created) && is_one_piece(self.layout(), range);
+        let is_one = || memory.ranges().count() == 1 && is_one_piece(self.layout(), range);
+        let can_be = || self.is_current_epoch(handle, created) && is_one();
         if !is_first || !can_be() {
             return Ok(None);
         }

@@ -15,7 +15,7 @@ use crate::File;
 use crate::bytes::memory::Memory;
 use crate::bytes::near::grant_lane;
 use crate::bytes::transfer::Direction;
-use crate::coordination::changes::note_stores;
+use crate::coordination::changes::{Over, note_stores};
 use crate::coordination::locking::soon;
 use crate::fork::PerFork;
 use crate::names::inodes::Handle;
@@ -109,6 +109,10 @@ pub struct Mapping {
     length: usize,
     /// By this number its servers know a mapping for stores.
     number: Option<u64>,
+    /// The lanes whose servers may know it: so many, from the first one on.
+    asked_lanes: u16,
+    /// A program has got it, and may have stored by it.
+    is_handed_out: bool,
     inode: InodeId,
     layout: Layout,
     /// Without a reference of its own, the last close of an unlinked file would free the memory under the
@@ -144,17 +148,18 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let (Some(number), Some(handle)) = (self.number, self.open.get()) else { return };
         // No server has seen the stores: caches of the file are invalidated by the time of its last change,
         // and copies by the servers' numbers.
-        if self.is_writable()
-            && let Some(handle) = self.open.get()
-        {
+        let mut stored = ByteRange::default();
+        if self.is_handed_out {
             handle.session.touch(&handle.open);
-            if !handle.session.is_ended() {
-                let whole = ByteRange { start: 0, end: self.length as u64 };
-                // A server that does not hear of the end believes that there may be stores until the session ends.
-                let _ = note_stores(handle, (self.inode, &self.layout), whole, self.number, soon);
-            }
+            stored.end = self.length as u64;
+        }
+        if !handle.session.is_ended() {
+            // A server that does not hear of the end believes that there may be stores until the session ends.
+            let over = Over { number, lanes: self.asked_lanes };
+            let _ = note_stores(handle, (self.inode, &self.layout), stored, Some(over), soon);
         }
     }
 }
@@ -221,25 +226,28 @@ impl File {
         let again = Open { inode: self.inode(), read: true, write: writable, run: false };
         let (own, _) = handle.session.open_inode(&again)?;
         let range = AddressRange::reserve(bytes, ProtFlags::empty())?;
-        let mapping = Mapping {
+        let mut mapping = Mapping {
             range,
             length: bytes,
             number: writable.then(|| NUMBERS.fetch_add(1, Ordering::Relaxed)),
+            asked_lanes: 0,
+            is_handed_out: false,
             inode: self.inode(),
             layout: *self.layout(),
             open: PerFork::with(own),
         };
         for lane in 0..self.layout().width {
             if ramlace_layout::lane_length(self.layout(), lane, length) > 0 {
-                let descriptor = self.grant(handle, lane, length, mapping.number)?;
+                let descriptor = self.grant(handle, lane, length, &mut mapping)?;
                 self.stitch(&mapping, lane, &descriptor)?;
             }
         }
+        mapping.is_handed_out = true;
         Ok(mapping)
     }
 
-    /// A descriptor of a lane's file, if its server can give one; for stores by a mapping of this number.
-    fn grant(&self, handle: &Handle, lane: u16, file_bytes: u64, mapping: Option<u64>) -> Result<OwnedFd> {
+    /// A descriptor of a lane's file for a mapping, if its server can give one.
+    fn grant(&self, handle: &Handle, lane: u16, file_bytes: u64, mapping: &mut Mapping) -> Result<OwnedFd> {
         let session = &handle.session;
         if !session.local() {
             return Err(Error::new(
@@ -247,19 +255,23 @@ impl File {
                 "local shortcuts are switched off, so it cannot be mapped; fetch a copy of it instead",
             ));
         }
-        let (descriptor, length) = self
-            .with_size(handle, |size| {
-                let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
-                let target = transfer.target(lane)?;
-                grant_lane(session, target, mapping, session.deadline())
-            })
-            .map_err(suggest_copy)?;
+        let granted = self.with_size(handle, |size| {
+            let transfer = self.transfer(handle, size, Direction::Read, Memory::none());
+            let target = transfer.target(lane)?;
+            grant_lane(session, target, mapping.number, session.deadline())
+        });
+        // A server that refuses later than that, or whose answer is lost, may count the mapping already.
+        if !granted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
+            mapping.asked_lanes = lane + 1;
+        }
+        let (descriptor, length) = granted.map_err(suggest_copy)?;
         let needed = ramlace_layout::lane_length(self.layout(), lane, file_bytes);
-        if length < needed {
+        let there = length.min(allocated(&descriptor)?);
+        if there < needed {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "lane {lane} has memory for {length} of its {needed} bytes, and a load beyond them would end \
+                    "lane {lane} has memory for {there} of its {needed} bytes, and a load beyond them would end \
                      the process; allocate the file first"
                 ),
             ));
@@ -284,6 +296,14 @@ impl File {
         }
         Ok(())
     }
+}
+
+/// Bytes of memory that a lane's file has: a load or a store where it has a hole would allocate some, and end
+/// the process where none is left. Room behind its end counts as well.
+fn allocated(lane: &OwnedFd) -> Result<u64> {
+    let stat = rustix::fs::fstat(lane)
+        .map_err(|errno| Error::from_io(&errno.into(), "looking at the memory of a lane"))?;
+    Ok(stat.st_blocks.cast_unsigned() * 512)
 }
 
 /// Maps `bytes` bytes of a lane's file from `lane_offset` to `start` in the mapping.
@@ -315,5 +335,44 @@ fn suggest_copy(error: Error) -> Error {
             format!("{}, so it cannot be mapped here; fetch a copy of it instead", error.message()),
         ),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_wire::Kind;
+    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::OpenOptions;
+    use crate::fake::FakePool;
+
+    // SEMANTICS 8.5
+    #[test]
+    fn a_file_that_could_not_be_mapped_counts_as_unchanged() {
+        let pool = FakePool::start(2);
+        // Either nothing is asked, or a server of another machine is.
+        for local in [false, true] {
+            let client = crate::Pool::connect(&crate::ConnectOptions { local, ..pool.options() }).unwrap();
+            let file = client.open("/file", &OpenOptions::creating()).unwrap();
+            file.allocate(100_000).unwrap();
+            let handle = file.handle().unwrap();
+            file.sync().unwrap();
+            assert_eq!(file.map(true).unwrap_err().kind(), ErrorKind::Unsupported);
+            assert_eq!(handle.open.written(), 0, "nothing was stored");
+            assert_eq!(pool.seen(Kind::NoteChange), 0, "no server has granted anything");
+        }
+    }
+
+    // SEMANTICS 8.8
+    #[test]
+    fn what_has_no_memory_does_not_count_for_a_mapping() {
+        let file = memfd_create("lane", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 10_000).unwrap();
+        assert_eq!(allocated(&file).unwrap(), 0);
+        rustix::io::pwrite(&file, &[1; 4096], 4096).unwrap();
+        assert!(allocated(&file).unwrap() < 10_000, "its first page is a hole");
+        fallocate(&file, FallocateFlags::empty(), 0, 10_000).unwrap();
+        assert!(allocated(&file).unwrap() >= 10_000);
     }
 }

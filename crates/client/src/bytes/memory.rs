@@ -156,6 +156,17 @@ impl<'a> Memory<'a> {
         })
     }
 
+    /// The range from the first byte to the last, with the gaps in between; `None`: there are no bytes.
+    pub(crate) fn hull(&self) -> Option<ByteRange> {
+        let (first, last) = (self.segments().first()?, self.segments().last()?);
+        Some(ByteRange { start: first.file_offset, end: last.end() })
+    }
+
+    /// The last of the ranges.
+    pub(crate) fn last_range(&self) -> ByteRange {
+        self.ranges().last().unwrap_or_default()
+    }
+
     /// Calls `each` with the memory of a range of the file, piece by piece.
     fn each_piece(&self, range: ByteRange, mut each: impl FnMut(*mut u8, usize)) {
         let segments = self.segments();
@@ -333,6 +344,7 @@ mod tests {
         let bytes: Vec<u8> = (0..10).collect();
         let memory = Memory::of_ranges(&bytes, &[0..4, 4..8, 9..10]);
         assert_eq!(memory.ranges().collect::<Vec<_>>(), [range(0, 8), range(9, 10)]);
+        assert_eq!((memory.hull(), memory.last_range()), (Some(range(0, 10)), range(9, 10)));
         assert_eq!(memory.copied(range(3, 10)), [3, 4, 5, 6, 7, 9]);
     }
 

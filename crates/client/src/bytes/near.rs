@@ -4,8 +4,9 @@
 //! A server gives out a read-only descriptor of a lane's file (`GrantLane`) once it has brought the lane to
 //! the file's generation. After the bytes were copied, each server that they came from is asked whether the
 //! generation still holds and the slot is still its own: then no truncation, loss or move of the slot came
-//! between, and the bytes are what the server itself would have sent. Small reads do not go this way: theirs
-//! are atomic (`docs/records/atomicity.md`).
+//! between, and the bytes are what the server itself would have sent. Another map may have brought another server
+//! to answer that, which knows nothing of these files: then the bytes are not used. Small reads do not go this
+//! way: theirs are atomic (`docs/records/atomicity.md`).
 //!
 //! Measured with 8 MB reads of a file on one server: 27 GiB/s from the file, 4.4 through the socket.
 
@@ -45,7 +46,7 @@ impl File {
         match read(near, transfer) {
             Ok(Confirmed::Yes) => Some(Outcome::Done),
             // There was no lease: the bytes may have changed without a recall. There is a lease from now on.
-            Ok(Confirmed::NotKept) => None,
+            Ok(Confirmed::NotKept | Confirmed::ByAnother) => None,
             Err(error) if error.kind() == ErrorKind::Retry => Some(Outcome::Outdated(error)),
             // Whatever the error is: the read through the socket reports it better, or can go on.
             Err(_) => {
@@ -109,7 +110,9 @@ fn read(near: &NearLanes, transfer: &Transfer<'_>) -> Result<Confirmed> {
             confirmed = Confirmed::NotKept;
         }
     }
-    Ok(confirmed)
+    // Maps only become newer: under the same one the server that was asked for a file has confirmed its bytes.
+    // The files stay filed under a map that no later read has.
+    Ok(if transfer.session.map()?.epoch == map.epoch { confirmed } else { Confirmed::ByAnother })
 }
 
 /// Copies a range, and notes the lanes that it came from.
@@ -175,6 +178,8 @@ enum Confirmed {
     Yes,
     /// They are the lane's, but had no lease when they were read. There is one now.
     NotKept,
+    /// There is a newer map: the server that has answered may not be the one whose file was read.
+    ByAnother,
 }
 
 /// Asks the server, by a read of no bytes, whether the lane still has the generation, and whether it is
@@ -207,4 +212,45 @@ fn fill_from(file: &OwnedFd, mut offset: u64, targets: &mut [IoSliceMut<'_>]) ->
         IoSliceMut::advance_slices(&mut rest, read);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ramlace_base::{Epoch, ServerId};
+    use ramlace_wire::LayoutHints;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+    use crate::fake::FakePool;
+    use crate::{ConnectOptions, OpenOptions, Pool};
+
+    #[test]
+    fn what_was_read_from_memory_is_not_used_when_another_server_has_confirmed_it() {
+        let pool = FakePool::start(2);
+        let client = Pool::connect(&ConnectOptions { local: true, ..pool.options() }).unwrap();
+        let hints = LayoutHints { width: Some(1), copies: Some(1), ..LayoutHints::default() };
+        let file = client.open("/file", &OpenOptions { hints, ..OpenOptions::creating() }).unwrap();
+        assert_eq!(file.write_at(&[7; NEAR_BYTES_MIN], 0).unwrap(), NEAR_BYTES_MIN);
+        let handle = file.handle().unwrap();
+        let (map, generation) = (handle.session.map().unwrap(), handle.open.size().generation);
+        let memory = memfd_create("lane", MemfdFlags::CLOEXEC).unwrap();
+        assert_eq!(rustix::io::pwrite(&memory, &[1; NEAR_BYTES_MIN], 0).unwrap(), NEAR_BYTES_MIN);
+        handle.open.near.lane(0, map.epoch, generation, || Ok(memory)).map(drop).unwrap();
+        let read = || {
+            let mut buffer = vec![0; NEAR_BYTES_MIN];
+            assert_eq!(file.read_at(&mut buffer, 0).unwrap(), NEAR_BYTES_MIN);
+            buffer[100]
+        };
+        assert_eq!(read(), 1, "it is what the server has given out");
+        let slot = ramlace_layout::lane_slot(file.layout(), 0, map.slots());
+        let (before, mut state) = (map.primary(slot).unwrap(), pool.state());
+        state.map.epoch = Epoch(map.epoch.0 + 1);
+        state.map.chains[usize::from(slot.0)].servers = vec![ServerId(1 - before.0)];
+        drop(state);
+        assert_eq!(
+            read(),
+            7,
+            "it may have become another since, and the new server knows nothing of that file"
+        );
+    }
 }

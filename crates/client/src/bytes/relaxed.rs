@@ -150,3 +150,33 @@ fn oldest(blocks: &[(ByteRange, Option<Arc<LaneNumbers>>)]) -> Option<LaneNumber
     }
     Some(oldest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakePool;
+    use crate::{ConnectOptions, OpenOptions, Pool};
+
+    // SEMANTICS 143.3
+    #[test]
+    fn a_relaxed_open_reads_what_it_has_appended() {
+        let pool = FakePool::start(1);
+        let client = Pool::connect(&ConnectOptions { cache_bytes: 1 << 20, ..pool.options() }).unwrap();
+        for (path, bytes) in [("/small", 100), ("/large", 10_000)] {
+            let theirs = pool.connect().open(path, &OpenOptions::creating()).unwrap();
+            assert_eq!(theirs.write_at(&vec![1; bytes], 0).unwrap(), bytes);
+            let relaxed = OpenOptions { sharing: Some(Mode::Relaxed), ..OpenOptions::creating() };
+            let file = client.open(path, &relaxed).unwrap();
+            let read = || {
+                let mut buffer = [0; 3];
+                assert_eq!(file.read_at(&mut buffer, 10).unwrap(), 3);
+                buffer
+            };
+            assert_eq!(read(), [1; 3]);
+            theirs.truncate(10).unwrap();
+            assert_eq!(read(), [1; 3], "it is kept");
+            assert_eq!(file.append(b"new").unwrap(), 10);
+            assert_eq!(&read(), b"new");
+        }
+    }
+}

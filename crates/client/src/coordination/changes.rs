@@ -297,18 +297,27 @@ impl File {
     }
 }
 
+/// A mapping for stores that has ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Over {
+    /// Its number.
+    pub(crate) number: u64,
+    /// The servers of so many lanes, from the first one on, may know it.
+    pub(crate) lanes: u16,
+}
+
 /// Notifies the servers of some bytes of a file that they were changed by stores into their memory, and that a mapping
-/// of all lanes is over. Each of them has the time until a deadline of its own.
+/// is over. Each of them has the time until a deadline of its own.
 pub(crate) fn note_stores(
     handle: &Handle,
     (inode, layout): (InodeId, &Layout),
     range: ByteRange,
-    over: Option<u64>,
+    over: Option<Over>,
     deadline: impl Fn() -> Instant,
 ) -> Result<()> {
     let size = handle.open.size();
     let range = range.intersection(ByteRange { start: 0, end: size.size });
-    let notify = |lane, (start, end)| {
+    let notify = |lane, (start, end), over| {
         let file = (inode, layout);
         let transfer = Transfer::of(file, Pages::None, handle, size, Direction::Write, Memory::none());
         let target = transfer.target(lane)?;
@@ -317,9 +326,10 @@ pub(crate) fn note_stores(
     let mut outcome = Ok(());
     for lane in 0..layout.width {
         let ByteRange { start, end } = ramlace_layout::lane_span(layout, lane, range);
+        let over = over.filter(|over| lane < over.lanes).map(|over| over.number);
         if start < end || over.is_some() {
             // Where one server does not answer the others are told all the same.
-            outcome = outcome.and(notify(lane, (start, end)));
+            outcome = outcome.and(notify(lane, (start, end), over));
         }
     }
     outcome

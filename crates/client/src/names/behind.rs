@@ -368,3 +368,61 @@ fn unlike_opened(predicted: &[u8], body: &[u8]) -> Option<()> {
     });
     (!is_like).then_some(())
 }
+
+#[cfg(test)]
+mod tests {
+    use ramlace_wire::Credentials;
+    use ramlace_wire::namespace::Open;
+
+    use super::*;
+    use crate::fake::FakePool;
+    use crate::{OpenOptions, Pool};
+
+    /// The slot of a file in the root becomes the client's, which knows the file.
+    fn delegate(pool: &FakePool, client: &Pool, file: InodeId) {
+        let (session, slot) = (client.session().unwrap(), file.slot());
+        let asking = session.begin_asking(slot, session.deadline()).unwrap();
+        let version = session.is_delegated(asking, 7).unwrap().unwrap();
+        let info = |inode| pool.state().inodes[&inode].info.clone();
+        let given = Delegated {
+            number: 7,
+            directory: info(InodeId::ROOT),
+            who: Credentials::new(0, 0),
+            next: InodeId::new(slot, 1_000),
+            now: Timestamp { nanos: 1 },
+        };
+        let mut known = KnownSlot::new(&given, false);
+        known.learn_file(&info(file).attributes);
+        session.known.lock().slots.insert(slot, (version, Clock::new(given.now), known));
+    }
+
+    #[test]
+    fn an_open_by_name_knows_of_a_close_that_is_promised_meanwhile() {
+        let pool = FakePool::start(1);
+        let client = pool.connect();
+        let file = client.open("/file", &OpenOptions::creating()).unwrap();
+        let (inode, session) = (file.inode(), client.session().unwrap());
+        delegate(&pool, &client, inode);
+        let opens = session.inodes.open_by_name();
+        assert!(!opens.may_be_closed(inode, false));
+        drop(file);
+        assert_eq!(pool.seen(Kind::Close), 0, "it is promised");
+        assert!(opens.may_be_closed(inode, false));
+    }
+
+    #[test]
+    fn a_close_that_its_home_may_have_done_already_is_not_promised() {
+        let pool = FakePool::start(1);
+        let inode = pool.connect().open("/file", &OpenOptions::creating()).unwrap().inode();
+        let client = pool.connect();
+        let session = client.session().unwrap();
+        // Its caller got no answer.
+        let open = Open { inode, read: true, write: false, run: false };
+        session.change(inode.slot(), &open, session.deadline()).unwrap();
+        delegate(&pool, &client, inode);
+        let before = pool.seen(Kind::Close);
+        session.tell_closed(inode, true, session.deadline()).unwrap();
+        assert_eq!(pool.seen(Kind::Close), before + 1);
+        assert!(pool.state().open.is_empty());
+    }
+}

@@ -351,6 +351,18 @@ impl Inodes {
         }
     }
 
+    /// As if the process held as many files open as it may, or no longer.
+    #[cfg(test)]
+    pub(crate) fn make_full(&self, full: bool) {
+        let mut gates = self.gates.lock();
+        let last = u64::MAX - limits::OPEN_INODES_PER_SESSION_MAX as u64;
+        let others = (last + 1..=u64::MAX).map(InodeId);
+        match full {
+            true => gates.extend(others.map(|inode| (inode, Arc::default()))),
+            false => others.for_each(|inode| _ = gates.remove(&inode)),
+        }
+    }
+
     fn gate(&self, inode: InodeId) -> Result<Arc<Gate>> {
         let mut gates = self.gates.lock();
         if gates.len() >= limits::OPEN_INODES_PER_SESSION_MAX && !gates.contains_key(&inode) {

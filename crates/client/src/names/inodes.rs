@@ -24,6 +24,13 @@ use crate::session::retry::{is_unacknowledged, is_unanswered, lacks_room};
 /// How long the drop of a file may wait for its home; after that the heartbeat thread notifies it.
 const DROP_MILLIS_MAX: u64 = 250;
 
+/// Whether the home may have been asked already to close an inode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Repeated,
+}
+
 /// One open file's share of its inode, released when it is dropped.
 pub(crate) struct Handle {
     pub(crate) session: Arc<Client>,
@@ -155,7 +162,13 @@ impl Client {
                 Ok((self.enter(gate, &again, rights.write), Some(again)))
             })
         };
-        let (open, again) = self.with_room_to_open(enter)?;
+        let entered = self.with_room_to_open(enter).inspect_err(|error| {
+            // Its home has opened it, and nobody here will close it.
+            if !is_unanswered(error) {
+                self.send_later(Message::CloseOpened(inode));
+            }
+        });
+        let (open, again) = entered?;
         Ok((self.handle(open), again.unwrap_or(opened)))
     }
 
@@ -169,7 +182,7 @@ impl Client {
             if gate.files > 0 {
                 return Ok(None);
             }
-            let closed = self.close_last(gate, open, deadline);
+            let closed = self.close_last(gate, open, deadline, Attempt::First);
             self.send_pending_close(gate, open.inode);
             closed
         })
@@ -182,30 +195,33 @@ impl Client {
         }
     }
 
-    /// Notifies the home that the inode's last file here was closed, or leaves that to the outbox.
+    /// Notifies the home that the inode's last file here was closed, or leaves that to the outbox. A repeated close is
+    /// not promised: the home may have done the first one, would refuse the promise, and be told again for ever.
     fn close_last(
         self: &Arc<Client>,
         gate: &mut GateState,
         open: &OpenInode,
         deadline: Instant,
+        attempt: Attempt,
     ) -> Result<Option<Attributes>> {
         let _telling = open.telling.lock();
         self.inodes.note_close(open.inode);
         let modified = open.take_written();
         let request = Close { inode: open.inode, modified, leases: false };
-        let closed = if self.close_behind(&request).is_some() {
+        // Also for a promise: it is done at the home behind an open by name that is under way. A `Close` that is
+        // abandoned here is done before the next change of the slot, or never.
+        self.inodes.close_begins();
+        let closed = if attempt == Attempt::First && self.close_behind(&request).is_some() {
             Ok(None)
         } else if deadline <= Instant::now() {
             Err(Error::new(ErrorKind::TimedOut, "its home did not answer a moment ago"))
         } else {
-            // A `Close` that is abandoned here is done before the next change of the slot, or never.
-            self.inodes.close_begins();
             // What a session that keeps attributes knew of a file that it has only read still holds.
             let leases = open.may_write() && self.callbacks.on_recall.get().is_some();
             let closed = self.change(open.inode.slot(), &Close { leases, ..request }, deadline);
-            self.inodes.close_is_over();
             closed.map(|closed| closed.attributes)
         };
+        self.inodes.close_is_over();
         if modified.is_some() {
             self.inodes.note_times_reported();
         }
@@ -243,7 +259,7 @@ impl Client {
             match gate.open.clone() {
                 // A close that is deferred is made when it is due.
                 Some(open) if gate.close_pending && !gate.is_deferred() => {
-                    let closed = self.close_last(gate, &open, deadline);
+                    let closed = self.close_last(gate, &open, deadline, Attempt::Repeated);
                     // A refusal means that it was closed already.
                     if gate.close_pending { closed.map(drop) } else { Ok(()) }
                 }

@@ -86,10 +86,11 @@ impl KnownSlot {
         self.next = InodeId::new(inode.slot(), inode.counter() + 1);
         self.made.insert(name);
         let directory = self.directories.get_mut(&request.parent)?;
-        directory.attributes.size += 1;
-        directory.attributes.modified = at;
-        directory.attributes.changed = at;
-        let parent = directory.attributes.clone();
+        let attributes = &mut directory.attributes;
+        attributes.size += 1;
+        let Attributes { modified, changed, .. } = *attributes;
+        (attributes.modified, attributes.changed) = Timestamp::after_entries(modified, changed, at);
+        let parent = attributes.clone();
         let info = new_file(inode, &who, request.mode.mode & !request.mode.umask, layout, at);
         self.files
             .insert(inode, KnownFile { attributes: info.attributes.clone(), inline: Some(layout.created) });

@@ -51,12 +51,15 @@ pub struct Pending {
     last: u64,
 }
 
-/// Promises that were refused one after the other, and why the last one was.
+/// Promises of a slot that were refused one after the other, and why the last one was.
 #[derive(Debug)]
 struct Loss {
     refused: Pending,
     why: Error,
 }
+
+/// Losses of one slot that are told apart. What lies between the two oldest of more counts as lost, too.
+const LOSSES_MAX: usize = 16;
 
 /// The state of one slot.
 #[derive(Debug, Default)]
@@ -107,8 +110,8 @@ pub enum Due {
 #[derive(Debug, Default)]
 pub struct AllPromises {
     slots: BTreeMap<Slot, Promises>,
-    /// The last loss of each slot.
-    losses: BTreeMap<Slot, Loss>,
+    /// The losses of each slot, the oldest first.
+    losses: BTreeMap<Slot, VecDeque<Loss>>,
     last_version: u64,
     last_promise: u64,
 }
@@ -228,15 +231,27 @@ impl AllPromises {
 
     /// A promise was refused.
     pub fn note_loss(&mut self, slot: Slot, number: u64, why: &Error) {
-        let last = self.losses.remove(&slot).map(|loss| loss.refused);
-        let first = last.filter(|refused| refused.last + 1 == number).map_or(number, |refused| refused.first);
-        self.losses.insert(slot, Loss { refused: Pending { first, last: number }, why: why.clone() });
+        let losses = self.losses.entry(slot).or_default();
+        let run = losses.back_mut().filter(|last| last.refused.last + 1 == number);
+        match run {
+            Some(run) => (run.refused.last, run.why) = (number, why.clone()),
+            None => {
+                let refused = Pending { first: number, last: number };
+                losses.push_back(Loss { refused, why: why.clone() });
+            }
+        }
+        if losses.len() > LOSSES_MAX
+            && let Some(oldest) = losses.pop_front()
+            && let Some(joined) = losses.front_mut()
+        {
+            joined.refused.first = oldest.refused.first;
+        }
     }
 
     /// Why one of these was refused, if one was.
     pub fn loss_among(&self, slot: Slot, these: Pending) -> Option<&Error> {
-        let loss = self.losses.get(&slot)?;
-        (loss.refused.first <= these.last && these.first <= loss.refused.last).then_some(&loss.why)
+        let is_among = |loss: &&Loss| loss.refused.first <= these.last && these.first <= loss.refused.last;
+        self.losses.get(&slot)?.iter().rev().find(is_among).map(|loss| &loss.why)
     }
 
     /// Whether the pending promises of a slot take half of what one message holds.

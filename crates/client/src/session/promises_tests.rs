@@ -182,11 +182,39 @@ fn what_is_promised_later_is_not_waited_for_and_not_lost_for_those_who_wait() {
     all.end_sending(SLOT, now);
     assert!(!all.are_pending(SLOT, second) && all.is_at_rest(SLOT));
     assert_eq!(lost(&all), [false, true]);
-    // A run of them is one loss; a later one replaces it.
+    // A later one does not hide it.
     all.note_loss(SLOT, last[0].number + 1, &refused);
     assert_eq!(lost(&all), [false, true]);
     all.note_loss(SLOT, last[0].number + 3, &refused);
-    assert_eq!(lost(&all), [false, false]);
+    assert_eq!(lost(&all), [false, true]);
+}
+
+// SEMANTICS 142.4
+#[test]
+fn of_many_losses_none_is_forgotten() {
+    let mut all = AllPromises::default();
+    let error = |number: u64| Error::new(ErrorKind::Stale, number.to_string());
+    let one = |number| Pending { first: number, last: number };
+    let lost =
+        |all: &AllPromises, number| all.loss_among(SLOT, one(number)).map(|why| why.message().to_owned());
+    let told = |number: u64| Some(number.to_string());
+    // Promises of other slots, and those that were kept, have the numbers in between.
+    let apart: Vec<u64> = (1..=LOSSES_MAX as u64).map(|number| number * 10).collect();
+    apart.iter().for_each(|number| all.note_loss(SLOT, *number, &error(*number)));
+    for number in &apart {
+        assert_eq!(
+            [number - 1, *number, number + 1].map(|number| lost(&all, number)),
+            [None, told(*number), None]
+        );
+    }
+    assert_eq!(all.loss_among(SLOT, Pending { first: 15, last: 35 }), Some(&error(30)), "the last of them");
+    assert_eq!(all.loss_among(Slot(4), one(10)), None);
+    for number in 1001..2000 {
+        all.note_loss(SLOT, number, &error(number));
+    }
+    assert_eq!([10, 15, 20].map(|number| lost(&all, number)), [20; 3].map(told), "two are joined");
+    assert_eq!([30, 1001, 1999].map(|number| lost(&all, number)), [30, 1999, 1999].map(told));
+    assert_eq!([25, 31, 1000, 2000].map(|number| lost(&all, number)), [const { None }; 4]);
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use ramlace_base::InodeId;
+use ramlace_base::{ErrorKind, InodeId};
 use ramlace_wire::leases::{Leased, Recall};
 use ramlace_wire::{Attributes, Kind};
 
 use super::{read, striped, write_all};
 use crate::fake::{FakePool, Fault};
-use crate::{File, OpenAnswer, Pool, Rights};
+use crate::session::pending::Subject;
+use crate::{File, OpenAnswer, OpenOptions, Pool, Rights};
 
 const READS: Rights = Rights { read: true, write: false };
 const WRITES: Rights = Rights { read: true, write: true };
@@ -201,4 +202,21 @@ fn a_file_that_is_opened_while_its_close_is_under_way_is_opened_at_its_home() {
     assert!(mounted.is_open_at_home(mounted.files[0]), "that reference is the new open's");
     drop(file);
     assert!(!mounted.is_open_at_home(mounted.files[0]));
+}
+
+#[test]
+fn what_was_opened_by_name_without_room_here_is_closed_at_its_home_when_there_is_room() {
+    let pool = FakePool::start(1);
+    let (client, options) = (pool.connect(), OpenOptions::creating());
+    drop(client.open("/other", &options).unwrap());
+    let session = client.session().unwrap();
+    session.inodes.make_full(true);
+    assert_eq!(client.open("/file", &options).unwrap_err().kind(), ErrorKind::TooMany);
+    let (_, inode) = pool.state().open.first().copied().expect("its home has opened it");
+    let tells = || session.send_pending(Subject::Open(inode), session.deadline());
+    assert_eq!(tells().unwrap_err().kind(), ErrorKind::TooMany);
+    assert!(!pool.state().open.is_empty());
+    session.inodes.make_full(false);
+    tells().unwrap();
+    assert!(pool.state().open.is_empty());
 }

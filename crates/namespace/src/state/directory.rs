@@ -233,8 +233,13 @@ impl Entries {
         self.removals.0
     }
 
-    pub(crate) fn remove(&mut self, cookie: u64) {
+    /// An entry is not shown any more.
+    pub(crate) fn note_removal(&mut self) {
         self.removals.0 += 1;
+    }
+
+    pub(crate) fn remove(&mut self, cookie: u64) {
+        self.note_removal();
         let before = self.by_cookie.remove(&cookie);
         assert!(before.is_some(), "cookie {cookie} had no entry");
     }

@@ -290,6 +290,11 @@ impl Inode {
         Ok(())
     }
 
+    /// Something has changed for an operation that was decided at `when`: perhaps before the latest change here.
+    pub(crate) fn note_change(&mut self, when: Timestamp) {
+        self.changed = self.changed.max(when);
+    }
+
     /// The content has changed.
     pub(crate) fn touch(&mut self, now: Timestamp) {
         self.modified = now;

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use crate::origin::spared_by;
 use crate::server::acknowledged::Acknowledged;
+use crate::server::outgoing::Outgoing;
 
 /// A write into a lane's memory whose bytes are still arriving.
 pub struct Arriving {
@@ -30,6 +31,8 @@ pub struct LaneDesk {
     /// Writes under way, and waits for changes.
     pub traffic: RefCell<Traffic>,
     pub arriving: RefCell<HashMap<(LaneId, Writer), Rc<Arriving>>>,
+    /// Bytes that kernels keep and that are being sent.
+    pub outgoing: Rc<Outgoing>,
     /// Which changes sessions no longer wait for.
     pub acknowledged: RefCell<Acknowledged>,
     /// The locks under which lanes are begun, cut or dropped; requests wait while there is one.

@@ -1,6 +1,6 @@
 //! Entries, and the lifetime of the inodes behind them.
 
-use ramlace_base::{Error, ErrorKind, InodeId, LaneId, Slot, limits};
+use ramlace_base::{Epoch, Error, ErrorKind, InodeId, LaneId, Slot, limits};
 use ramlace_namespace::{Delivery, DeliveryAnswer, Op};
 use ramlace_wire::namespace as wire;
 use ramlace_wire::peer::{self};
@@ -94,7 +94,7 @@ fn an_entry_is_opened_where_its_file_lives_beside_it() {
 fn a_slot_that_begins_anew_does_not_repeat_numbers() {
     let mut story = Story::new();
     let file = story.create(InodeId::ROOT, "f");
-    assert_eq!(file, InodeId::new(Slot(0), 1 << 24));
+    assert_eq!(file, InodeId::new(Slot(0), Epoch(1).first_number()));
 }
 
 #[test]

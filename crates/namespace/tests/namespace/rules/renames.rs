@@ -1,7 +1,7 @@
 //! Renames and links in one slot, and each half of those across slots.
 
 use ramlace_base::{Epoch, Error, ErrorKind, InodeId, Sequence, Slot, Timestamp, limits};
-use ramlace_namespace::{Delivery, DeliveryAnswer, DeliveryId, Op, Reply, SlotState};
+use ramlace_namespace::{Delivery, DeliveryAnswer, DeliveryId, Effect, Op, Reply, SlotState};
 use ramlace_wire::namespace::{self as wire, RenameMode};
 use ramlace_wire::peer::{self, Ascended, IntentStamp, Part, Prepared, PutEntry, Target, Token};
 use ramlace_wire::xattrs::{RemoveXattr, SetXattr, XattrMode, XattrName};
@@ -177,7 +177,8 @@ fn a_sticky_directory_protects_what_others_put_there() {
     for text in ["f", "g"] {
         story.create(sticky, text);
     }
-    story.mkdir(sticky, "d");
+    let inner = story.mkdir(sticky, "d");
+    story.create(inner, "f");
     story.who = BOB;
     story.create(open, "mine");
     for op in [
@@ -193,6 +194,8 @@ fn a_sticky_directory_protects_what_others_put_there() {
     story.ask(unlink(sticky, "bobs")).unwrap();
     story.who = ALICE;
     story.ask(unlink(sticky, "f")).unwrap();
+    assert_eq!(story.refused(rmdir(sticky, "d")), ErrorKind::NotEmpty);
+    story.ask(unlink(inner, "f")).unwrap();
     story.ask(rmdir(sticky, "d")).unwrap();
     story.who = ROOT_USER;
     story.ask(unlink(sticky, "g")).unwrap();
@@ -336,6 +339,72 @@ fn the_old_name_is_not_shown_between_decision_and_end() {
     assert_eq!(story.done(decide), Some(Ok(Reply::Done)));
     assert_eq!(look(&story, ROOT, "f"), Err(ErrorKind::NotFound));
     assert_eq!(story.state.open_deliveries().count(), 0);
+}
+
+// SEMANTICS 10.2
+#[test]
+fn a_listing_has_no_old_name_beside_the_new_one() {
+    for (mode, shown) in [(RenameMode::Replace, &[][..]), (RenameMode::Exchange, &["f"])] {
+        let mut story = Story::new();
+        story.create(ROOT, "f");
+        let listed = |story: &Story| -> Vec<String> {
+            let entries = story.page(ROOT, 0, 10).entries;
+            entries.iter().map(|entry| entry.name.to_string()).collect()
+        };
+        let (there, away) = (Slot(5), Slot(6));
+        assert_eq!(story.send(rename_as(ROOT, "f", InodeId::new(there, 9), "g", mode)), None);
+        // The order, where there is one, lies here.
+        let target = Target { inode: InodeId::new(away, 9), kind: FileKind::File, owner: None };
+        for answer in [Prepared::Found(Some(target)), Prepared::Ready] {
+            let delivery = story.sent.last().unwrap().0;
+            let result = Ok(DeliveryAnswer::Prepared(answer));
+            assert_eq!(reply(&story.server(Op::DeliveryDone { delivery, result })), None);
+        }
+        let decided: Vec<(DeliveryId, Slot)> =
+            story.state.open_deliveries().map(|(delivery, message)| (delivery, message.slot())).collect();
+        let [(put, slot), (lower, other)] = decided[..] else { panic!("{decided:?}") };
+        assert_eq!((slot, other), (there, away));
+        assert_eq!(listed(&story), ["f"], "the new name may not be shown yet");
+        let effects = story.server(Op::DeliveryDone { delivery: put, result: Ok(DeliveryAnswer::Done) });
+        assert_eq!(listed(&story), shown, "{mode:?}, while the target's server is away");
+        let is_told = |effect: &Effect| matches!(effect, Effect::Changed { inode: ROOT, names: true, .. });
+        assert_eq!(effects.iter().any(is_told), shown.is_empty(), "who has listed it lists it again");
+        assert_eq!(look(&story, ROOT, "f"), Err(ErrorKind::Retry));
+        assert_eq!(story.done(lower), Some(Ok(Reply::Done)));
+        assert_eq!(listed(&story), shown);
+    }
+}
+
+// SEMANTICS 58.6
+#[test]
+fn what_was_decided_elsewhere_makes_nothing_older() {
+    let mut story = Story::new();
+    let (file, linked, gone) =
+        (story.create(ROOT, "f"), story.create(ROOT, "linked"), story.create(ROOT, "gone"));
+    let touched = |story: &Story| {
+        let times = |inode| story.info(inode).unwrap().attributes;
+        let (above, file) = (times(ROOT), times(file));
+        (above.modified, above.changed, file.changed, times(linked).changed, times(gone).changed)
+    };
+    let before = touched(&story);
+    let part = Part::MoveInode { inode: file, parent: None, owner: None };
+    story.peer(message(3, put("g", FileKind::File, RenameMode::Keep), ALICE)).unwrap();
+    story.peer(message(4, part, ALICE)).unwrap();
+    story.peer(message(5, Part::RaiseLinks { inode: linked }, ALICE)).unwrap();
+    story.peer(message(6, Part::LowerLinks { inode: gone, owner: None }, ALICE)).unwrap();
+    for number in 3..=6 {
+        story.peer(decide(number, true)).unwrap();
+    }
+    assert_eq!(look(&story, ROOT, "g"), Ok(elsewhere()));
+    assert_eq!(touched(&story), before, "the decision is of an earlier moment");
+    // A user has set a time that is yet to come: a change makes it the present one.
+    let future = Timestamp { nanos: 1_000_000 };
+    story.ask(Op::SetAttributes(wire::SetAttributes { modified: Some(future), ..set(ROOT) })).unwrap();
+    let set_at = story.info(ROOT).unwrap().attributes.changed;
+    story.peer(message(7, put("h", FileKind::File, RenameMode::Keep), ALICE)).unwrap();
+    story.peer(decide(7, true)).unwrap();
+    let above = story.info(ROOT).unwrap().attributes;
+    assert_eq!((above.modified, above.changed), (set_at, set_at));
 }
 
 #[test]

@@ -240,7 +240,7 @@ fn what_was_lost_with_the_server_before_is_told_from_what_was_removed() {
     let Op::Prepare(message) = prepare(1, 1) else { unreachable!() };
     let first =
         prepared(story.peer(Op::Prepare(Box::new(peer::Prepare { slot: Slot(3), ..*message })))).counter();
-    assert_eq!(first, 4 << 24);
+    assert_eq!(first, Epoch(4).first_number());
     for (counter, kind) in [(2, ErrorKind::Lost), (first - 1, ErrorKind::Lost), (first + 1, ErrorKind::Stale)]
     {
         assert_eq!(story.info(inode(counter)).unwrap_err().kind(), kind, "{counter}");
