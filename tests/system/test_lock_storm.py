@@ -16,7 +16,7 @@ from c_programs import flags
 from conftest import NewPool
 from litmus import LONG
 from mount import Mount, NewMount
-from pool import BUILT, Pool, eventually, frozen
+from pool import BUILT, PATIENCE_SECONDS, Pool, eventually, frozen
 from test_mount_locks import Locker
 
 SOURCE = Path(__file__).parent / "litmus" / "locks.c"
@@ -112,6 +112,7 @@ def test_whoever_has_a_lock_has_it_alone_and_whoever_gives_up_has_what_it_had(
                 programs.append(doors.begin(pool, door, 10 * seed + len(programs), owners, path))
         programs.append(doors.begin(pool, "library", 10 * seed + len(programs), 4, "/file"))
         for program in programs:
+            stack.callback(program.wait, PATIENCE_SECONDS)
             stack.callback(program.kill)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:

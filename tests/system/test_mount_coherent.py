@@ -20,7 +20,7 @@ import pytest
 
 from conftest import NewPool
 from mount import Mount, NewMount, Program, mapping
-from pool import KIB, MIB, Pool, eventually, pattern
+from pool import KIB, MIB, Pool, eventually, frozen, pattern
 
 PAGE = 4 * KIB
 UNIT = 64 * KIB
@@ -499,14 +499,12 @@ def test_more_calls_than_threads_that_hold_pages_which_the_others_want_are_no_si
             program.run(f"root, count = {str(mount.directory)!r}, {count}")
             program.run(f"at, step, stored = {2048 * mine}, {1 - 2 * mine}, {(10 + mine) * PAGE}")
             program.run(_SHARED)
-        for mount in mounts:
-            mount.daemon.send(signal.SIGSTOP)
-        for program in programs:
-            program.begin(_WRITE_SHARED)
-        for program in programs:
-            assert eventually(partial(are_waiting, program, count))
-        for mount in mounts:
-            mount.daemon.send(signal.SIGCONT)
+        with frozen(*(mount.daemon for mount in mounts)):
+            for program in programs:
+                program.begin(_WRITE_SHARED)
+            # All of them are there when the daemons look.
+            for program in programs:
+                assert eventually(partial(are_waiting, program, count))
         for program in programs:
             program.hear()
         for program in programs:

@@ -195,13 +195,11 @@ impl Timestamp {
         if self > now { wrote } else { self.max(wrote) }
     }
 
-    /// A directory's times of modification and change after its entries changed at `when`, which may be the time of a
-    /// decision elsewhere, before the latest change here. Only a user sets a time of modification behind the time of
-    /// change: that one goes.
+    /// The time of a change at `when` of something that was last changed at `before`. Another server's clock, or a decision
+    /// elsewhere, may make `when` the earlier one: then it is a moment behind that, so that it is seen and nothing is older.
     #[must_use]
-    pub fn after_entries(modified: Timestamp, changed: Timestamp, when: Timestamp) -> (Timestamp, Timestamp) {
-        let latest = when.max(changed);
-        (if modified > changed { latest } else { when.max(modified) }, latest)
+    pub fn behind(self, before: Timestamp) -> Timestamp {
+        if self < before { Timestamp { nanos: before.nanos.saturating_add(1) } } else { self }
     }
 
     /// The nanoseconds within the second, 0 to 999,999,999.

@@ -243,6 +243,9 @@ pub const STAGED_BYTES_PER_SERVER_MAX: usize = 256 << 20;
 /// The same of one session: one that sends them slowly leaves room to others.
 pub const STAGED_BYTES_PER_SESSION_MAX: usize = 64 << 20;
 
+/// Bytes that a server copies because they change while it sends them to kernels; what comes on top is read again.
+pub const SENT_COPIES_BYTES_MAX: usize = 64 << 20;
+
 /// Leases on bytes that a server gives, one for each session and lane. For another the oldest place's is recalled.
 pub const DATA_LEASES_PER_SERVER_MAX: usize = 65_536;
 /// Sessions that have yet to drop pages of a file while its bytes move to its lanes, as many as one answer names: the one

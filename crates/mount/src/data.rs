@@ -386,13 +386,12 @@ impl PoolFileSystem {
         // A home knows of its only user's session who writes, and clears them by itself.
         let may_have_some = self.handles.is_set_id_doubted(file.inode())
             || (self.for_users && self.handles.is_set_id_outdated(file.inode()));
-        // A write into lanes needs no home, and bits that one has set which does not answer are not known to be there.
-        if !may_have_some || !file.home_answers() {
+        if !may_have_some {
             return Ok(());
         }
         let _held = holding();
         match self.clear_set_id(file, caller) {
-            // It had none when its home was last heard.
+            // A write into lanes needs no home, and it had none when its home was last heard.
             Err(error) if matches!(error.kind(), ErrorKind::HostDown | ErrorKind::TimedOut) => {
                 self.handles.asked_for_set_id_in_vain(file.inode());
                 Ok(())

@@ -26,7 +26,7 @@ impl SlotState {
     #[must_use]
     pub fn may_be_delegated(&self) -> bool {
         self.delegation.is_none()
-            && self.has_numbers_for_promises(1)
+            && self.has_numbers_for_promises(3)
             && self.intents.is_empty()
             && self.unfinished.is_empty()
             && self.coordinators.values().all(|coordinator| coordinator.held_numbers().next().is_none())

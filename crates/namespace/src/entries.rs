@@ -189,9 +189,10 @@ pub(crate) struct Touch<'inode> {
 }
 
 impl Touch<'_> {
-    /// The entries changed at `when`: see [`Timestamp::after_entries`].
+    /// The entries changed at `when`.
     pub(crate) fn touch(&mut self, when: Timestamp) {
-        (*self.modified, *self.changed) = Timestamp::after_entries(*self.modified, *self.changed, when);
+        *self.changed = when.behind(*self.changed);
+        *self.modified = *self.changed;
     }
 }
 

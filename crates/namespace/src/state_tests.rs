@@ -85,10 +85,11 @@ fn what_may_be_promised_has_numbers() {
         state.apply(&Command { now: Timestamp { nanos: 1 }, origin: Origin::Server, op });
         state.delegation().is_some()
     };
-    assert!(!delegate(&mut slot(told - 1)));
-    let mut state = slot(told + 1);
+    // Also while what was sent is answered, and until it is heard that the slot is wanted back.
+    assert!(!delegate(&mut slot(3 * told - 1)));
+    let mut state = slot(3 * told + 1);
     assert!(delegate(&mut state));
-    state.next_counter += 2;
+    state.next_counter += 2 * told + 2;
     let op = Op::EndSession { session: SESSION };
     state.apply(&Command { now: Timestamp { nanos: 2 }, origin: Origin::Server, op });
     assert_eq!(state.next_counter, Epoch(2).first_number(), "those that were told, as far as there were any");

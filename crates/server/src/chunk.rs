@@ -78,11 +78,9 @@ impl Server {
         }
         let (kept, arriving) = self.keep_lane(header, lane, range)?;
         if !self.is_stored_into(request.target.slot, lane) {
-            let outgoing = &self.lane_desk.outgoing;
-            let at_once = outgoing.was_met(lane, header.session) || arriving;
-            let mut readable = self.readable_of(&map, request, range, at_once)?;
+            let mut readable = self.readable_of(&map, request, range, arriving)?;
             if let Readable::InPlace { pages, .. } = &mut readable {
-                *pages = Some(outgoing.begin(lane, header.session, range));
+                *pages = Some(self.lane_desk.outgoing.begin(lane, header.session, range));
             }
             return Ok((readable, kept));
         }

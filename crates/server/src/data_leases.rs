@@ -85,8 +85,8 @@ impl Server {
         ranges: &[ByteRange],
         change: Change,
     ) -> Result<Vec<u64>> {
-        self.lane_desk.outgoing.meet(lane, ranges, by);
         let mut store = self.store.borrow_mut();
+        self.lane_desk.outgoing.meet(lane, ranges, by, |range| read_lane(&mut store, lane, range))?;
         let read: &mut dyn FnMut(ByteRange) -> Result<Vec<u8>> =
             &mut |range| read_lane(&mut store, lane, range);
         let (place, now) = (place_of(lane), self.data.now());

@@ -266,19 +266,23 @@ async fn send(
     timed: &Timed,
     outcome: Outcome<Answer>,
 ) -> Result<()> {
+    let outcome = match outcome {
+        Ok(Answer::InPlace { pages: Some(pages), .. }) if !pages.begin(connection) => {
+            let text = "others have changed these bytes before they were sent";
+            Err(Error::new(ErrorKind::Retry, text).into())
+        }
+        other => other,
+    };
     server.counts.end(timed, outcome.as_ref().map(Answer::sent_bytes).map_err(|refusal| &refusal.error));
     let reply = header.reply(server.membership.epoch());
     match outcome {
         Ok(Answer::Body(body)) => connection.queue_reply(reply, &body, &[]),
         Ok(Answer::Staged(body, bytes)) => connection.queue_reply(reply, &body, &bytes),
-        Ok(Answer::InPlace { pages: Some(pages), .. }) if !pages.begin(connection) => {
-            let text = "others have changed these bytes before they were sent";
-            server.refuse(connection, &header, &Error::new(ErrorKind::Retry, text).into());
-        }
-        Ok(Answer::InPlace { body, window: _window, segments, pages: _pages }) => {
+        Ok(Answer::InPlace { body, window: _window, segments, pages }) => {
+            let copy = pages.as_ref().map(PagesSent::copy);
             // SAFETY: the window keeps the segments mapped until this call has returned; what is no part of it is
             // static.
-            return unsafe { connection.send_in_place(reply, &body, &segments).await };
+            return unsafe { connection.send_in_place(reply, &body, &segments, copy).await };
         }
         Ok(Answer::Descriptor(body, descriptor)) => {
             return connection.send_descriptor(reply, &body, descriptor.as_fd()).await;

@@ -7,8 +7,9 @@
 use std::rc::Rc;
 
 use ramlace_base::{ByteRange, Error, ErrorKind, LaneId, Result, Slot};
+use ramlace_lanes::Change;
 use ramlace_wire::chunk::{GrantPassthrough, LaneGranted, LaneTarget};
-use ramlace_wire::{Header, encode_body};
+use ramlace_wire::encode_body;
 
 use crate::chunk::checked_range;
 use crate::gate::{Answer, Call};
@@ -135,7 +136,7 @@ impl Server {
     /// Makes a range read as zeros, and frees its memory unless a kernel maps it.
     pub async fn make_hole(
         self: &Rc<Self>,
-        header: &Header,
+        header: &Call,
         target: &LaneTarget,
         range: ByteRange,
     ) -> Outcome<()> {
@@ -161,6 +162,11 @@ impl Server {
             self.admit_lane(target, Purpose::Read).await?;
             if self.is_done(header, target.slot)? {
                 return Ok(());
+            }
+            // Kernels may have read meanwhile what is still there.
+            let rest = ByteRange { start: at, end: range.end };
+            if !rest.is_empty() {
+                self.before_change(Some(header), header.session, lane, rest, Change::Erase)?;
             }
         }
         Ok(())

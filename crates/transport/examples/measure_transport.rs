@@ -53,7 +53,7 @@ async fn serve(mut connection: Connection, memory: &Memory) -> ramlace_base::Res
                 let segment = memory.segments(0, LARGE)[0].pointer;
                 let segments = [ramlace_transport::RawSegment { pointer: segment, length }];
                 // SAFETY: the memory lives as long as the process.
-                unsafe { connection.send_in_place(reply, &body, &segments).await? };
+                unsafe { connection.send_in_place(reply, &body, &segments, None).await? };
             }
         } else {
             let length = header.data_bytes as usize;

@@ -4,6 +4,7 @@
 //! store by the processor would then end the process (SIGBUS); a system call returns EFAULT. So
 //! nothing here touches a segment but the kernel, and no reference to one is ever made.
 
+use std::cell::OnceCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -31,12 +32,14 @@ pub(crate) struct Cursor<'a> {
     /// Bytes of the first segment that are done.
     skipped: usize,
     left: usize,
+    /// All of their bytes, once they are to be sent from there.
+    copy: Option<&'a OnceCell<Vec<u8>>>,
 }
 
 impl<'a> Cursor<'a> {
     /// Of no memory at all.
     pub(crate) fn nowhere() -> Cursor<'static> {
-        Cursor { segments: &[], skipped: 0, left: 0 }
+        Cursor { segments: &[], skipped: 0, left: 0, copy: None }
     }
 
     /// The first byte of the segments.
@@ -46,7 +49,12 @@ impl<'a> Cursor<'a> {
     /// reference to them.
     pub(crate) unsafe fn new(segments: &'a [RawSegment]) -> Cursor<'a> {
         let left = segments.iter().map(|segment| segment.length).sum();
-        Cursor { segments, skipped: 0, left }
+        Cursor { segments, skipped: 0, left, copy: None }
+    }
+
+    /// The same; what is left is sent from a copy of all segments once there is one.
+    pub(crate) fn or_from(self, copy: Option<&'a OnceCell<Vec<u8>>>) -> Cursor<'a> {
+        Cursor { copy, ..self }
     }
 
     /// Bytes from here to the end.
@@ -71,6 +79,14 @@ impl<'a> Cursor<'a> {
 
     /// Writes the next pieces to `into`, at most `bytes_max` bytes; returns how many bytes.
     fn pieces(&self, into: &mut Pieces, bytes_max: usize) -> usize {
+        if let Some(copy) = self.copy.and_then(OnceCell::get) {
+            let rest = &copy[copy.len() - self.left..];
+            let length = rest.len().min(bytes_max);
+            if length > 0 {
+                into.push(rest.as_ptr().cast_mut(), length);
+            }
+            return length;
+        }
         let (mut bytes, mut skip) = (0, self.skipped);
         for segment in self.segments {
             if into.count == into.list.len() || bytes == bytes_max {

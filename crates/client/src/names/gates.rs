@@ -125,11 +125,10 @@ impl Crossing {
 impl OpenByName<'_> {
     /// Whether the session's reference that this open got may be closed by now; `created`: there was none before.
     pub(crate) fn may_be_closed(&self, inode: InodeId, created: bool) -> bool {
-        let began = self.inodes.closes_begun.load(Ordering::SeqCst);
-        match created {
-            true => self.inodes.crossing.lock().is_closed_since(self.began, inode),
-            false => self.closes != Some(began),
-        }
+        let closes = self.inodes.closes_begun.load(Ordering::SeqCst);
+        // Closes that are promised are known by their inodes alone.
+        (!created && self.closes != Some(closes))
+            || self.inodes.crossing.lock().is_closed_since(self.began, inode)
     }
 }
 

@@ -208,20 +208,19 @@ impl Client {
         self.inodes.note_close(open.inode);
         let modified = open.take_written();
         let request = Close { inode: open.inode, modified, leases: false };
-        // Also for a promise: it is done at the home behind an open by name that is under way. A `Close` that is
-        // abandoned here is done before the next change of the slot, or never.
-        self.inodes.close_begins();
         let closed = if attempt == Attempt::First && self.close_behind(&request).is_some() {
             Ok(None)
         } else if deadline <= Instant::now() {
             Err(Error::new(ErrorKind::TimedOut, "its home did not answer a moment ago"))
         } else {
+            // A `Close` that is abandoned here is done before the next change of the slot, or never.
+            self.inodes.close_begins();
             // What a session that keeps attributes knew of a file that it has only read still holds.
             let leases = open.may_write() && self.callbacks.on_recall.get().is_some();
             let closed = self.change(open.inode.slot(), &Close { leases, ..request }, deadline);
+            self.inodes.close_is_over();
             closed.map(|closed| closed.attributes)
         };
-        self.inodes.close_is_over();
         if modified.is_some() {
             self.inodes.note_times_reported();
         }
@@ -266,7 +265,12 @@ impl Client {
                 _ => Ok(()),
             }
         });
-        closed.map_or(Ok(Acknowledged::NotYet), |closed| closed.map(|()| Acknowledged::Yes))
+        match closed {
+            None => Ok(Acknowledged::NotYet),
+            // There is no room here to note what its home is asked: that home is not silent.
+            Some(Err(error)) if error.kind() == ErrorKind::TooMany => Ok(Acknowledged::NotYet),
+            Some(closed) => closed.map(|()| Acknowledged::Yes),
+        }
     }
 
     /// Learns the size of an inode that may be open here.

@@ -88,8 +88,8 @@ impl KnownSlot {
         let directory = self.directories.get_mut(&request.parent)?;
         let attributes = &mut directory.attributes;
         attributes.size += 1;
-        let Attributes { modified, changed, .. } = *attributes;
-        (attributes.modified, attributes.changed) = Timestamp::after_entries(modified, changed, at);
+        attributes.changed = at.behind(attributes.changed);
+        attributes.modified = attributes.changed;
         let parent = attributes.clone();
         let info = new_file(inode, &who, request.mode.mode & !request.mode.umask, layout, at);
         self.files

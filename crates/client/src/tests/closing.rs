@@ -214,7 +214,8 @@ fn what_was_opened_by_name_without_room_here_is_closed_at_its_home_when_there_is
     assert_eq!(client.open("/file", &options).unwrap_err().kind(), ErrorKind::TooMany);
     let (_, inode) = pool.state().open.first().copied().expect("its home has opened it");
     let tells = || session.send_pending(Subject::Open(inode), session.deadline());
-    assert_eq!(tells().unwrap_err().kind(), ErrorKind::TooMany);
+    // That is not its home's fault.
+    tells().unwrap();
     assert!(!pool.state().open.is_empty());
     session.inodes.make_full(false);
     tells().unwrap();

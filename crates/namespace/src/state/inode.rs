@@ -292,7 +292,7 @@ impl Inode {
 
     /// Something has changed for an operation that was decided at `when`: perhaps before the latest change here.
     pub(crate) fn note_change(&mut self, when: Timestamp) {
-        self.changed = self.changed.max(when);
+        self.changed = when.behind(self.changed);
     }
 
     /// The content has changed.

@@ -2,34 +2,32 @@
 //!
 //! Pages of a kernel are based on what the lane had when their lease was given: by that a write-back is told from what others
 //! have written since. But bytes that are sent from the store are loaded over several turns of the event loop. So a change
-//! that meets them ends the connection; the client reads again, and then lease and base are new. What that session reads of
-//! the lane next is copied at once, so that it comes to an end beside others that change the bytes all the time.
+//! that meets them copies them first, and the rest is sent from the copy. Where there are too many copies it ends the
+//! connection: the client reads again, and then lease and base are new.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
-use ramlace_base::{ByteRange, LaneId, SessionId};
+use ramlace_base::{ByteRange, LaneId, Result, SessionId, limits};
 use ramlace_transport::nonblocking::{Canceller, Connection};
-
-/// Sessions that read again, each with the lane; beyond that they may be met once more.
-const MET_MAX: usize = 4_096;
 
 /// All such reads.
 #[derive(Default)]
 pub struct Outgoing {
     reads: RefCell<HashMap<LaneId, Vec<Rc<Sent>>>>,
-    /// Whose reads were met by a change.
-    met: RefCell<HashSet<(LaneId, SessionId)>>,
+    copied_bytes: Cell<usize>,
 }
 
 /// The bytes of a read.
 struct Sent {
     session: SessionId,
     range: ByteRange,
+    /// What they were before a change met them.
+    copy: OnceCell<Vec<u8>>,
     /// Stops the connection on which they are sent, since that began.
-    canceller: RefCell<Option<Canceller>>,
-    is_met: Cell<bool>,
+    canceller: OnceCell<Canceller>,
+    is_over: Cell<bool>,
 }
 
 /// A read whose bytes were not all sent yet, until this is dropped.
@@ -42,48 +40,61 @@ pub struct PagesSent {
 impl Outgoing {
     /// A session's kernel is about to be sent these bytes, which it has a lease on.
     pub fn begin(self: &Rc<Outgoing>, lane: LaneId, session: SessionId, range: ByteRange) -> PagesSent {
-        let sent = Rc::new(Sent { session, range, canceller: RefCell::default(), is_met: Cell::default() });
+        let (copy, canceller, is_over) = Default::default();
+        let sent = Rc::new(Sent { session, range, copy, canceller, is_over });
         self.reads.borrow_mut().entry(lane).or_default().push(sent.clone());
         PagesSent { outgoing: self.clone(), lane, sent }
     }
 
-    /// Bytes of a lane are about to change. `by`: whose kernel's pages do not count.
-    pub fn meet(&self, lane: LaneId, ranges: &[ByteRange], by: SessionId) {
+    /// Bytes of a lane are about to change. `by`: whose kernel's pages do not count; `read`: the present bytes.
+    pub fn meet(
+        &self,
+        lane: LaneId,
+        ranges: &[ByteRange],
+        by: SessionId,
+        mut read: impl FnMut(ByteRange) -> Result<Vec<u8>>,
+    ) -> Result<()> {
         let reads = self.reads.borrow();
         for sent in reads.get(&lane).into_iter().flatten() {
             let meets = ranges.iter().any(|range| !range.intersection(sent.range).is_empty());
-            if sent.session == by || !meets || sent.is_met.replace(true) {
+            if sent.session == by || !meets || sent.copy.get().is_some() {
                 continue;
             }
-            let mut met = self.met.borrow_mut();
-            if met.len() < MET_MAX {
-                met.insert((lane, sent.session));
+            let copied_bytes = self.copied_bytes.get() + sent.range.length() as usize;
+            if copied_bytes > limits::SENT_COPIES_BYTES_MAX {
+                sent.is_over.set(true);
+                sent.canceller.get().into_iter().for_each(Canceller::cancel);
+                continue;
             }
-            if let Some(canceller) = &*sent.canceller.borrow() {
-                canceller.cancel();
-            }
+            let copy = read(sent.range)?;
+            self.copied_bytes.set(copied_bytes);
+            let _ = sent.copy.set(copy);
         }
-    }
-
-    /// Whether what this session reads of a lane now is to be copied: its last read was met.
-    pub fn was_met(&self, lane: LaneId, session: SessionId) -> bool {
-        self.met.borrow_mut().remove(&(lane, session))
+        Ok(())
     }
 }
 
 impl PagesSent {
-    /// The bytes are sent by this connection from now on; false when some of them have changed already.
+    /// The bytes are sent by this connection from now on; false when they can no longer be.
     pub fn begin(&self, connection: &Connection) -> bool {
-        self.sent.canceller.replace(Some(connection.canceller()));
-        !self.sent.is_met.get()
+        let _ = self.sent.canceller.set(connection.canceller());
+        !self.sent.is_over.get()
+    }
+
+    /// From where they are sent instead, once that is there.
+    pub fn copy(&self) -> &OnceCell<Vec<u8>> {
+        &self.sent.copy
     }
 }
 
 impl Drop for PagesSent {
     fn drop(&mut self) {
-        let mut reads = self.outgoing.reads.borrow_mut();
+        let (outgoing, sent) = (&self.outgoing, &self.sent);
+        let copied_bytes = sent.copy.get().map_or(0, Vec::len);
+        outgoing.copied_bytes.set(outgoing.copied_bytes.get() - copied_bytes);
+        let mut reads = outgoing.reads.borrow_mut();
         let Some(of_lane) = reads.get_mut(&self.lane) else { return };
-        of_lane.retain(|other| !Rc::ptr_eq(other, &self.sent));
+        of_lane.retain(|other| !Rc::ptr_eq(other, sent));
         if of_lane.is_empty() {
             reads.remove(&self.lane);
         }

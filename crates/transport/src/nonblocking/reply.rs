@@ -1,5 +1,6 @@
 //! Replies go out.
 
+use std::cell::OnceCell;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -63,7 +64,8 @@ impl Connection {
     }
 
     /// Sends the queue, the header with its lengths filled in, the body, and the segments from
-    /// where they are, gathered. Only system calls touch the segments.
+    /// where they are, gathered. Only system calls touch the segments. Once there is a `copy` of all of them, the
+    /// rest is sent from it.
     ///
     /// Errors: `Fault` when memory of the segments is gone: the frame was announced and cannot be
     /// finished, so the connection is closed, as after every other error of this call. Dropping
@@ -77,10 +79,11 @@ impl Connection {
         header: Header,
         body: &[u8],
         segments: &[RawSegment],
+        copy: Option<&OnceCell<Vec<u8>>>,
     ) -> Result<()> {
         self.check_usable()?;
         // SAFETY: the caller's promise.
-        let mut cursor = unsafe { Cursor::new(segments) };
+        let mut cursor = unsafe { Cursor::new(segments) }.or_from(copy);
         self.append_head(header, body, cursor.left());
         self.broken = true;
         let sealed = self.data_is_sealed();

@@ -251,7 +251,8 @@ async fn serve_request(
                 return Ok(());
             }
             // SAFETY: the memory outlives the server's thread.
-            unsafe { connection.send_in_place(reply, &body, &shared.memory.segments(offset, length)).await }
+            let segments = shared.memory.segments(offset, length);
+            unsafe { connection.send_in_place(reply, &body, &segments, None).await }
         }
         Kind::WriteChunk => {
             let request: WriteChunk = decode_body(header.kind, body)?;
