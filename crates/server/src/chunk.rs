@@ -78,9 +78,11 @@ impl Server {
         }
         let (kept, arriving) = self.keep_lane(header, lane, range)?;
         if !self.is_stored_into(request.target.slot, lane) {
-            let mut readable = self.readable_of(&map, request, range, arriving)?;
+            let outgoing = &self.lane_desk.outgoing;
+            let at_once = arriving || !outgoing.has_room(range);
+            let mut readable = self.readable_of(&map, request, range, at_once)?;
             if let Readable::InPlace { pages, .. } = &mut readable {
-                *pages = Some(self.lane_desk.outgoing.begin(lane, header.session, range));
+                *pages = Some(outgoing.begin(lane, header.session, range));
             }
             return Ok((readable, kept));
         }

@@ -69,6 +69,9 @@ impl Server {
     /// has to wait for.
     pub fn before_cut(&self, by: SessionId, lane: LaneId, length: u64) -> Result<Vec<u64>> {
         let behind = ByteRange { start: length, end: u64::MAX };
+        // What goes away is no longer there for whoever cuts it, either.
+        let read = |range| read_lane(&mut self.store.borrow_mut(), lane, range);
+        self.lane_desk.outgoing.meet(lane, &[behind], SessionId::NONE, read)?;
         let recalls = self.recall_before(by, lane, &[behind], Change::Erase)?;
         if !recalls.is_empty() {
             self.data.changed.notify_waiters();

@@ -251,7 +251,9 @@ impl Client {
         opened: bool,
         deadline: Instant,
     ) -> Result<Acknowledged> {
+        let mut had_room = false;
         let closed = self.inodes.try_with_gate(inode, |gate| {
+            had_room = true;
             if opened {
                 gate.set_close_pending(inode);
             }
@@ -267,8 +269,8 @@ impl Client {
         });
         match closed {
             None => Ok(Acknowledged::NotYet),
-            // There is no room here to note what its home is asked: that home is not silent.
-            Some(Err(error)) if error.kind() == ErrorKind::TooMany => Ok(Acknowledged::NotYet),
+            // Without room here its home was not asked, and is not silent.
+            Some(Err(_)) if !had_room => Ok(Acknowledged::NotYet),
             Some(closed) => closed.map(|()| Acknowledged::Yes),
         }
     }

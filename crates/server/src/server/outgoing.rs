@@ -46,6 +46,11 @@ impl Outgoing {
         PagesSent { outgoing: self.clone(), lane, sent }
     }
 
+    /// Whether these bytes could be copied; others are better copied when they are read.
+    pub fn has_room(&self, range: ByteRange) -> bool {
+        self.copied_bytes.get() as u64 + range.length() <= limits::SENT_COPIES_BYTES_MAX as u64
+    }
+
     /// Bytes of a lane are about to change. `by`: whose kernel's pages do not count; `read`: the present bytes.
     pub fn meet(
         &self,
@@ -57,17 +62,16 @@ impl Outgoing {
         let reads = self.reads.borrow();
         for sent in reads.get(&lane).into_iter().flatten() {
             let meets = ranges.iter().any(|range| !range.intersection(sent.range).is_empty());
-            if sent.session == by || !meets || sent.copy.get().is_some() {
+            if sent.session == by || !meets || sent.is_over.get() || sent.copy.get().is_some() {
                 continue;
             }
-            let copied_bytes = self.copied_bytes.get() + sent.range.length() as usize;
-            if copied_bytes > limits::SENT_COPIES_BYTES_MAX {
+            if !self.has_room(sent.range) {
                 sent.is_over.set(true);
                 sent.canceller.get().into_iter().for_each(Canceller::cancel);
                 continue;
             }
             let copy = read(sent.range)?;
-            self.copied_bytes.set(copied_bytes);
+            self.copied_bytes.set(self.copied_bytes.get() + copy.len());
             let _ = sent.copy.set(copy);
         }
         Ok(())
