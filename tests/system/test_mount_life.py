@@ -298,9 +298,10 @@ def test_the_log_of_a_mount_does_not_grow_without_an_end(shared_pool: Pool, new_
     with path.open("ab") as log:
         log.write(b"x" * (5 * MIB))
         log.write(b"the latest\n")
-    assert eventually(lambda: path.stat().st_size == 0)
+    # What the mount says meanwhile comes behind it.
+    assert eventually(lambda: path.stat().st_size < MIB), path.read_bytes()[-1000:]
     assert older.stat().st_size == 4 * MIB
-    assert older.read_bytes().endswith(b"xthe latest\n")
+    assert b"xthe latest\n" in older.read_bytes()[-MIB:]
     older.unlink()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import clients
 import wire
+from conftest import NewPool
 from pool import KIB, MIB, Pool, eventually, pattern
 
 # limits::SESSION_EXPIRY_MILLIS, with time for a busy machine.
@@ -134,18 +135,16 @@ def test_the_memory_of_a_nameless_file_is_free_when_the_session_that_held_it_has
 
 # SEMANTICS 12.1
 @pytest.mark.parametrize("local", [True, False], ids=["local", "tcp"])
-def test_the_memory_of_an_unlinked_file_is_free_after_its_last_close(
-    shared_pool: Pool, place: str, local: bool
-) -> None:
-    with shared_pool.connect(local=local) as one, shared_pool.connect() as other:
-        with one.open(f"{place}/file", "wb", buffering=0, stripe_unit=64 * KIB) as file:
+def test_the_memory_of_an_unlinked_file_is_free_after_its_last_close(new_pool: NewPool, local: bool) -> None:
+    pool = new_pool(2)
+    with pool.connect(local=local) as one, pool.connect() as other:
+        with one.open("/file", "wb", buffering=0, stripe_unit=64 * KIB) as file:
             file.write(pattern(1, NAMELESS_BYTES))
-        held = shared_pool.files_bytes()
-        first, last = one.open(f"{place}/file", buffering=0), other.open(f"{place}/file", buffering=0)
-        other.remove(f"{place}/file")
+        first, last = one.open("/file", buffering=0), other.open("/file", buffering=0)
+        other.remove("/file")
         first.close()
         # One has it open still.
         assert last.readall() == pattern(1, NAMELESS_BYTES)
-        assert shared_pool.files_bytes() >= held
+        assert pool.files_bytes() >= NAMELESS_BYTES
         last.close()
-        assert eventually(lambda: shared_pool.files_bytes() <= held - NAMELESS_BYTES)
+        assert eventually(lambda: pool.files_bytes() < MIB)

@@ -250,8 +250,8 @@ async fn serve_request(
                 connection.queue_reply(reply, &body, &shared.memory.read(offset, length));
                 return Ok(());
             }
-            // SAFETY: the memory outlives the server's thread.
             let segments = shared.memory.segments(offset, length);
+            // SAFETY: the memory outlives the server's thread.
             unsafe { connection.send_in_place(reply, &body, &segments, None).await }
         }
         Kind::WriteChunk => {
