@@ -2,7 +2,8 @@
 //!
 //! Up to [`limits::STAGED_BYTES_MAX`] bytes are staged: they pass through a buffer and change the lane in one
 //! call, so no reader sees half of them. More bytes are received into the lane's memory and sent from it,
-//! without a copy, while other requests are served.
+//! without a copy, while other requests are served; what a kernel keeps is copied if it changes meanwhile
+//! ([`crate::server::outgoing`]).
 
 use std::rc::Rc;
 

@@ -59,3 +59,25 @@ pub(crate) fn unix_socket(flags: rustix::net::SocketFlags) -> Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags | SocketFlags::CLOEXEC, None)
         .map_err(|errno| Error::from_io(&errno.into(), "making a Unix socket"))
 }
+
+/// A listener whose queue is full: what connects to it waits for ever, as for a machine that is not there.
+#[cfg(test)]
+pub(crate) fn black_hole() -> (std::net::TcpListener, Vec<OwnedFd>) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let socket =
+        || socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+    let listener = socket();
+    bind(&listener, &any).unwrap();
+    listen(&listener, 0).unwrap();
+    let listener = std::net::TcpListener::from(listener);
+    let address = listener.local_addr().unwrap();
+    let full = (0..4).map(|_| {
+        let one = socket();
+        // It is under way.
+        let _ = connect(&one, &address);
+        one
+    });
+    let full = full.collect();
+    (listener, full)
+}

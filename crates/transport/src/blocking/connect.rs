@@ -141,27 +141,7 @@ fn receive_exactly(line: &Line, into: &mut [u8], deadline: Instant) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A listener whose queue is full: what connects to it waits for ever, as for a machine that is not there.
-    fn black_hole() -> (std::net::TcpListener, Vec<OwnedFd>) {
-        use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket_with};
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let socket =
-            || socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
-        let listener = socket();
-        bind(&listener, &any).unwrap();
-        listen(&listener, 0).unwrap();
-        let listener = std::net::TcpListener::from(listener);
-        let address = listener.local_addr().unwrap();
-        let full = (0..4).map(|_| {
-            let one = socket();
-            // It is under way.
-            let _ = connect(&one, &address);
-            one
-        });
-        let full = full.collect();
-        (listener, full)
-    }
+    use crate::socket::black_hole;
 
     #[test]
     fn an_address_behind_one_that_swallows_everything_is_reached_in_time() {
